@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::problem::must_be;
+
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -24,29 +26,22 @@ impl Address {
         if let Some(name) = text.strip_prefix("systemd:") {
             return socket_name(name).map(Address::Systemd);
         }
-        let wrong = || format!(r#"must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME", not {text:?}"#);
-        text.parse().map(Address::Tcp).map_err(|_| wrong())
+        let forms = r#""ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME""#;
+        text.parse().map(Address::Tcp).map_err(|_| must_be(forms, text))
     }
 
     /// Whether two sockets on these addresses would meet. Two ports that the system chooses never do.
     pub(crate) fn collides(&self, other: &Address) -> bool {
-        match (self, other) {
-            (Address::Tcp(one), Address::Tcp(other)) => {
-                let same = shares_hosts(one.ip(), other.ip()) && !are_on_two_links(one, other);
-                one.port() == other.port() && one.port() != 0 && same
-            }
-            (Address::Unix(_) | Address::Systemd(_), _) | (Address::Tcp(_), _) => self == other,
-        }
+        let (Address::Tcp(one), Address::Tcp(other)) = (self, other) else { return self == other };
+        let is_one_port = one.port() == other.port() && one.port() != 0;
+        is_one_port && shares_hosts(one.ip(), other.ip()) && !are_on_two_links(one, other)
     }
 }
 
 /// Whether a socket on each of two addresses would take connections to the same one: `0.0.0.0` takes those to any of version 4, `[::]`
 /// those to any, and `[::ffff:a.b.c.d]` is `a.b.c.d`.
 fn shares_hosts(one: IpAddr, other: IpAddr) -> bool {
-    let takes = |wide: IpAddr, narrow: IpAddr| match wide {
-        IpAddr::V4(wide) => wide.is_unspecified() && narrow.is_ipv4(),
-        IpAddr::V6(wide) => wide.is_unspecified(),
-    };
+    let takes = |any: IpAddr, one: IpAddr| any.is_unspecified() && (any.is_ipv6() || one.is_ipv4());
     let (one, other) = (one.to_canonical(), other.to_canonical());
     one == other || takes(one, other) || takes(other, one)
 }
@@ -54,7 +49,7 @@ fn shares_hosts(one: IpAddr, other: IpAddr) -> bool {
 /// Whether both are addresses of a link, of two different ones: each link may have the same (RFC 4007).
 fn are_on_two_links(one: &SocketAddr, other: &SocketAddr) -> bool {
     let link = |address: &SocketAddr| match address {
-        SocketAddr::V6(address) if address.ip().is_unicast_link_local() => Some(address.scope_id()),
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),
         SocketAddr::V6(_) | SocketAddr::V4(_) => None,
     };
     link(one).zip(link(other)).is_some_and(|(one, other)| one != other)
@@ -70,15 +65,14 @@ impl fmt::Display for Address {
     }
 }
 
+const SOCKET_NAME: &str =
+    r#""systemd:" and the FileDescriptorName= of a socket unit, 1 to 255 of A-Z, a-z, 0-9, _, -, . and @"#;
+
 /// Reads the name of a socket: as systemd has it (sd_listen_fds(3)), but without what has to be quoted.
 fn socket_name(name: &str) -> Result<String, String> {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@".contains(&byte);
-    if !(1..=255).contains(&name.len()) || !name.bytes().all(is_part) {
-        return Err(format!(
-            r#"must be "systemd:" and the FileDescriptorName= of a socket unit, 1 to 255 of A-Z, a-z, 0-9, _, -, . and @, not {name:?}"#
-        ));
-    }
-    Ok(name.to_owned())
+    let is_name = (1..=255).contains(&name.len()) && name.bytes().all(is_part);
+    if is_name { Ok(name.to_owned()) } else { Err(must_be(SOCKET_NAME, name)) }
 }
 
 /// A host to connect to, and its port. Shown as `host:port`, an IPv6 address in brackets.
@@ -95,35 +89,38 @@ impl HostPort {
     pub(crate) fn parse(text: &str) -> Result<HostPort, String> {
         // Nobody would be logged in. What ends an authority may stand in a password, so that this is looked at first.
         if text.contains('@') {
-            return Err(format!(
-                "must name a host and a port alone, without who logs in, not {:?}",
-                without_login(text)
-            ));
+            let what = "must name a host and a port alone, without who logs in";
+            return Err(format!("{what}, not {:?}", without_login(text)));
         }
-        let text = text.strip_suffix('/').filter(|rest| !rest.contains(['/', '?', '#'])).unwrap_or(text);
-        if let Some(end) = text.find(['/', '?', '#']) {
-            let (authority, path) = text.split_at(end);
-            return Err(format!("must end after the port: {path:?} after {authority:?} would be ignored"));
+        let is_end = |letter: char| matches!(letter, '/' | '?' | '#');
+        let bare = text.strip_suffix('/').filter(|bare| !bare.contains(is_end));
+        let text = bare.unwrap_or(text);
+        if let Some(end) = text.find(is_end) {
+            let (before, path) = text.split_at(end);
+            let ignored = format!("{path:?} after {before:?} would be ignored");
+            return Err(format!("must end after the port: {ignored}"));
         }
-        let wrong = || format!("must name a host and a port from 1 to 65535, like \"127.0.0.1:9000\", not {text:?}");
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
-        let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or_else(wrong)?;
-        let host = host_name(host).ok_or_else(wrong)?;
-        Ok(HostPort { host: host.trim_matches(['[', ']']).to_owned(), port })
+        let parts = text.rsplit_once(':').and_then(|(host, port)| {
+            let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+            let port = port.parse().ok().filter(|port| is_number && *port != 0)?;
+            Some((host_name(host)?.trim_matches(['[', ']']).to_owned(), port))
+        });
+        let what = r#"must name a host and a port from 1 to 65535, like "127.0.0.1:9000""#;
+        let (host, port) = parts.ok_or_else(|| format!("{what}, not {text:?}"))?;
+        Ok(HostPort { host, port })
     }
 
     /// Reads `http://host:port` or `https://host:port`, the address of a member of the lock store, and whether it is the latter.
     pub(crate) fn parse_endpoint(text: &str) -> Result<(bool, HostPort), String> {
-        let (secure, rest) = match text.split_once("://") {
+        let (is_secure, rest) = match text.split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),
             _ => {
-                let text = without_login(text);
-                return Err(format!(r#"must be "http://host:port" or "https://host:port", not {text:?}"#));
+                let forms = r#""http://host:port" or "https://host:port""#;
+                return Err(must_be(forms, &without_login(text)));
             }
         };
-        Ok((secure, HostPort::parse(rest)?))
+        Ok((is_secure, HostPort::parse(rest)?))
     }
 }
 
@@ -136,8 +133,7 @@ impl fmt::Display for HostPort {
 
 /// An address as it may be shown: what is in front of an `@` is a name and a password, often enough.
 pub(crate) fn without_login(text: &str) -> String {
-    let Some((_, host)) = text.rsplit_once('@') else { return text.to_owned() };
-    format!("…@{host}")
+    text.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, host)| format!("…@{host}"))
 }
 
 /// A host name, an IPv4 address or an IPv6 address in brackets, in lower case; an address in the one form that RFC 5952 has for it.
@@ -148,8 +144,8 @@ pub(crate) fn host_name(text: &str) -> Option<String> {
     }
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let has_empty_label = text.is_empty() || text.starts_with('.') || text.contains("..");
-    let valid = !has_empty_label && text.len() <= 253 && text.bytes().all(is_part);
-    valid.then(|| text.to_ascii_lowercase())
+    let is_name = !has_empty_label && text.len() <= 253 && text.bytes().all(is_part);
+    is_name.then(|| text.to_ascii_lowercase())
 }
 
 /// The longest path that the kernel takes for a unix socket.
@@ -157,35 +153,30 @@ const UNIX_PATH_BYTES_MAX: usize = 107;
 
 /// Reads the path of a unix socket.
 pub(crate) fn unix_path(path: &str) -> Result<PathBuf, String> {
+    let what = "the path of a unix socket";
     if !path.starts_with('/') || path.ends_with('/') || path.contains(char::is_control) {
-        return Err(format!("the path of a unix socket must be absolute and name a file, not {path:?}"));
+        return Err(format!("{what} must be absolute and name a file, not {path:?}"));
     }
-    if path.len() > UNIX_PATH_BYTES_MAX {
-        return Err(format!("the path of a unix socket has at most {UNIX_PATH_BYTES_MAX} bytes, not {}", path.len()));
+    match path.len() {
+        0..=UNIX_PATH_BYTES_MAX => Ok(PathBuf::from(path)),
+        bytes => Err(format!("{what} has at most {UNIX_PATH_BYTES_MAX} bytes, not {bytes}")),
     }
-    Ok(PathBuf::from(path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::UpstreamUrl;
+    use crate::upstream::parse_url;
 
     #[test]
     fn a_password_in_an_address_is_in_no_problem() {
-        for text in [
-            "http://me:s3cret@h:1",
-            "me:s3cret@h:1",
-            "http://me:s3@cret@h:1/x",
-            "ftp://me:s3cret@h:1",
-            "http://me:s3/cret@h:1",
-            "http://me:s3?cret@h:1",
-            "https://me:s3#cret@h:1",
-            "http://me:s3//cret@h:1",
-            "me:s3//cret@h:1",
-            "https://me:s3/@h:1/",
-        ] {
-            for problem in [UpstreamUrl::parse(text).unwrap_err(), HostPort::parse_endpoint(text).unwrap_err()] {
+        let listed = "\
+            http://me:s3cret@h:1 | me:s3cret@h:1 | http://me:s3@cret@h:1/x | \
+            ftp://me:s3cret@h:1 | http://me:s3/cret@h:1 | http://me:s3?cret@h:1 | \
+            https://me:s3#cret@h:1 | http://me:s3//cret@h:1 | me:s3//cret@h:1 | \
+            https://me:s3/@h:1/";
+        for text in listed.split(" | ") {
+            for problem in [parse_url(text).unwrap_err(), HostPort::parse_endpoint(text).unwrap_err()] {
                 assert!(!problem.contains("s3") && !problem.contains("cret") && problem.contains("…@h:1"), "{problem}");
             }
         }
@@ -196,19 +187,10 @@ mod tests {
         for text in ["127.0.0.1:8080", "0.0.0.0:0", "[::1]:80", "unix:/run/fencepost/http.sock"] {
             assert_eq!(Address::parse(text).map(|address| address.to_string()), Ok(text.to_owned()));
         }
-        for text in [
-            "",
-            "8080",
-            ":8080",
-            "localhost:80",
-            "127.0.0.1",
-            "::1:80",
-            "unix:",
-            "unix:run",
-            "unix:/",
-            "unix:/a\0",
-            "127.0.0.1:65536",
-        ] {
+        let texts = "\
+            8080 | :8080 | localhost:80 | 127.0.0.1 | ::1:80 | unix: | unix:run | unix:/ | \
+            unix:/a\0 | 127.0.0.1:65536 | ";
+        for text in texts.split(" | ") {
             assert!(Address::parse(text).is_err(), "{text:?}");
         }
         assert!(Address::parse(&format!("unix:/{}", "p".repeat(106))).is_ok());

@@ -1,4 +1,4 @@
-//! What a path template captures of one path.
+//! The segments that a path template captures of one path.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::path_template::PathTemplate;
 use crate::percent::decoded;
 
 /// What a path template captured of one path, in the order of its captures.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Captures<'p> {
     written: [&'p str; PathTemplate::CAPTURES_MAX],
     count: usize,
@@ -29,14 +29,8 @@ impl<'p> Captures<'p> {
     }
 }
 
-impl fmt::Debug for Captures<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}
-
 /// One captured segment. It is shown, and compared, as it reads decoded: `[A-Za-z0-9._~-]+`, not `.` or `..`.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Capture<'p> {
     written: &'p str,
 }
@@ -56,20 +50,14 @@ impl fmt::Display for Capture<'_> {
     }
 }
 
-impl fmt::Debug for Capture<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
-}
-
 /// Whether these (decoded) bytes may stand for a placeholder in a lock key.
 pub(crate) fn is_capture(mut bytes: impl Iterator<Item = u8> + Clone) -> bool {
     let dots = bytes.clone().all(|byte| byte == b'.') && bytes.clone().count() <= 2;
-    !dots && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'))
+    !dots && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte))
 }
 
 /// A name in braces: `[a-z_][a-z0-9_]*`.
 pub(crate) fn is_placeholder_name(name: &str) -> bool {
-    let letter = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-    name.bytes().next().is_some_and(letter) && name.bytes().all(|byte| letter(byte) || byte.is_ascii_digit())
+    let is_part = |byte: u8| matches!(byte, b'a'..=b'z' | b'_' | b'0'..=b'9');
+    name.bytes().all(is_part) && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
 }

@@ -1,126 +1,74 @@
 //! What must hold between the locks of different routes.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
 use fencepost_policy::Layout;
 
-use crate::check::DeclaredSource;
-use crate::check_route::CheckedRoute;
-use crate::problem::Notes;
-use crate::route::{Lock, Record};
+use crate::lock::{Lock, Record};
+use crate::route::WrittenRoute;
+use crate::source::Source;
 use crate::trie::Trie;
 
 /// A lock has one store and one reading, no two are named alike, and none lies below another's contenders.
-pub(crate) fn check_locks(routes: &[CheckedRoute], sources: &[DeclaredSource], notes: &Notes) {
-    let mut known = KnownLocks::default();
-    for later in routes {
+pub(crate) fn check_locks(routes: &[WrittenRoute<'_>], sources: &[Source]) {
+    let (mut known, mut locks) = (Trie::default(), HashSet::new());
+    for (number, later) in routes.iter().enumerate() {
         let Some(lock) = &later.lock else { continue };
-        let conflict = known.begin_alike(lock).find_map(|(earlier, other)| {
-            let conflict = disagreement(lock, other, sources)
-                .or_else(|| ambiguity(lock, other))
-                .or_else(|| nesting(lock, other))?;
-            Some((earlier, conflict))
-        });
-        // The first conflict is enough: once it is settled, the others often are too.
-        if let Some((earlier, conflict)) = conflict {
-            let (name, line) = (&earlier.name, earlier.lock_place.reference());
-            notes.problem(&later.lock_place, format_args!("{conflict} route {name:?}{line}"));
-        }
-        known.insert(later, lock);
-    }
-}
-
-/// Locks, each with the first route that has it: those after it say the same.
-#[derive(Default)]
-struct KnownLocks<'r> {
-    firsts: Vec<(&'r CheckedRoute, &'r Lock)>,
-    known: HashSet<(usize, &'r str, &'r Record)>,
-    whole: Trie,
-    with_contenders: Trie,
-    without_contenders: Trie,
-}
-
-impl<'r> KnownLocks<'r> {
-    /// All that may be in conflict with a lock, in order. There may be thousands of others.
-    fn begin_alike(&self, lock: &Lock) -> impl Iterator<Item = (&'r CheckedRoute, &'r Lock)> {
         let steps = lock.key.steps();
-        let mut numbers = BTreeSet::from_iter(self.whole.alike(&lock.key.whole_steps()));
-        numbers.extend(self.with_contenders.alike(&steps));
-        if has_contenders(lock) {
-            numbers.extend(self.without_contenders.alike(&steps));
+        // The first conflict is enough: once it is settled, the others often are too.
+        let conflict = known.alike(&steps).into_iter().find_map(|number| {
+            let other = routes[number].lock.as_ref()?;
+            let conflict = conflict_of(lock, other, sources)?;
+            Some(format!("{conflict} {}", routes[number].named("lock")))
+        });
+        if let Some(conflict) = conflict {
+            later.table.problem("lock", conflict);
         }
-        numbers.into_iter().map(|number| self.firsts[number])
-    }
-
-    fn insert(&mut self, route: &'r CheckedRoute, lock: &'r Lock) {
-        if !self.known.insert((lock.source, lock.key.as_str(), &lock.record)) {
-            return;
+        // The first route that has a lock stands for those after it that have the same.
+        if locks.insert((lock.source, lock.key.as_str(), &lock.record)) {
+            known.insert(number, &steps);
         }
-        let number = self.firsts.len();
-        self.firsts.push((route, lock));
-        self.whole.insert(number, &lock.key.whole_steps());
-        let trie = if has_contenders(lock) { &mut self.with_contenders } else { &mut self.without_contenders };
-        trie.insert(number, &lock.key.steps());
     }
 }
 
-/// How two locks that may have one key are kept or read differently, up to the name of the other's route.
-fn disagreement(lock: &Lock, other: &Lock, sources: &[DeclaredSource]) -> Option<String> {
-    if !lock.key.overlaps(&other.key) {
-        return None;
+/// Why there cannot be both locks, up to the name of the other's route.
+fn conflict_of(lock: &Lock, other: &Lock, sources: &[Source]) -> Option<String> {
+    let (key, other_key) = (lock.key.as_str(), other.key.as_str());
+    let is_shared = lock.key.overlaps(&other.key);
+    let disagreement = is_shared.then(|| disagreement(lock, other, sources));
+    if let Some([what, mine, others]) = disagreement.flatten() {
+        let others = format!("but with {what} = {others} in");
+        return Some(format!("the key {key:?} is read with {what} = {mine} here, {others}"));
     }
-    let key = lock.key.as_str();
-    let differ = |what: &str, mine: &str, others: &str| {
-        format!("the key {key:?} is read with {what} = {mine} here, but with {what} = {others} in")
+    let has_contenders = |lock: &Lock| lock.record.layout() != Layout::Key;
+    let is_above = |one: &Lock, other: &Lock| has_contenders(one) && one.key.is_above(&other.key);
+    let how = if lock.key.has_twin_in(&other.key) {
+        "are the same where a request names its lock percent-encoded"
+    } else if lock.source == other.source && (is_above(lock, other) || is_above(other, lock)) {
+        "lie one below the other, so that they block each other in etcd"
+    } else {
+        return None;
     };
-    let quoted = |text: &str| format!("{text:?}");
-    let field = |field: &Option<String>| field.as_deref().map_or("nothing".to_owned(), quoted);
-    let (source, other_source) = (&sources[lock.source].name, &sources[other.source].name);
-    if source != other_source {
-        return Some(differ("source", &quoted(source), &quoted(other_source)));
-    }
-    match (&lock.record, &other.record) {
-        (Record::Key { free_values, owner_field }, Record::Key { free_values: others, owner_field: other_field }) => {
-            if owner_field != other_field {
-                return Some(differ("owner_field", &field(owner_field), &field(other_field)));
-            }
-            (free_values != others).then(|| differ("free_values", &format!("{free_values:?}"), &format!("{others:?}")))
-        }
-        (mine, others) if mine.layout() != others.layout() => {
-            Some(differ("layout", &quoted(mine.layout().name()), &quoted(others.layout().name())))
-        }
-        (Record::Key { .. } | Record::Election | Record::Mutex, _) => None,
-    }
+    Some(format!("{key:?} and {other_key:?} {how}; the other is the lock of"))
 }
 
-/// How a request that names one of two locks may mean the other, up to the name of the other's route.
-fn ambiguity(lock: &Lock, other: &Lock) -> Option<String> {
-    let (key, other_key) = (lock.key.as_str(), other.key.as_str());
-    lock.key.has_twin_in(&other.key).then(|| {
-        format!(
-            "{key:?} and {other_key:?} are the same where a request names its lock percent-encoded; the other is the lock of"
-        )
-    })
-}
-
-/// How one of two locks lies among the contenders of the other, up to the name of the other's route.
-fn nesting(lock: &Lock, other: &Lock) -> Option<String> {
-    let contends = |above: &Lock, below: &Lock| has_contenders(above) && above.key.is_above(&below.key);
-    if lock.source != other.source || !(contends(lock, other) || contends(other, lock)) {
-        return None;
-    }
-    let (key, other_key) = (lock.key.as_str(), other.key.as_str());
-    Some(format!(
-        "{key:?} and {other_key:?} lie one below the other, so that they block each other in etcd; the other is the lock of"
-    ))
-}
-
-/// Whether who waits for a lock has a key below it.
-fn has_contenders(lock: &Lock) -> bool {
-    match lock.record.layout() {
-        Layout::Election | Layout::Mutex => true,
-        Layout::Key => false,
-    }
+/// A setting in which two locks differ, and both values.
+fn disagreement(lock: &Lock, other: &Lock, sources: &[Source]) -> Option<[String; 3]> {
+    let settings = |lock: &Lock| {
+        let (free_values, owner_field) = match &lock.record {
+            Record::Key { free_values, owner_field } => (&free_values[..], owner_field.as_ref()),
+            Record::Election | Record::Mutex => (&[][..], None),
+        };
+        [
+            ("source", format!("{:?}", sources[lock.source].name)),
+            ("layout", format!("{:?}", lock.record.layout().name())),
+            ("owner_field", owner_field.map_or("nothing".to_owned(), |field| format!("{field:?}"))),
+            ("free_values", format!("{free_values:?}")),
+        ]
+    };
+    let mut pairs = settings(lock).into_iter().zip(settings(other));
+    let ((what, mine), (_, others)) = pairs.find(|(mine, others)| mine != others)?;
+    Some([what.to_owned(), mine, others])
 }
 
 #[cfg(test)]
@@ -132,10 +80,12 @@ mod tests {
     use super::*;
     use crate::lock_template::LockTemplate;
     use crate::path_template::PathTemplate;
-    use crate::problem::Place;
+    use crate::problem::Notes;
+    use crate::reader::Table;
+    use crate::source::SourceKind;
 
-    fn source(name: &str) -> DeclaredSource {
-        DeclaredSource { name: name.to_owned(), source: None, place: Place::flag(name) }
+    fn source(name: &str) -> Source {
+        Source { name: name.to_owned(), kind: SourceKind::Memory }
     }
 
     fn record(name: &str) -> Record {
@@ -146,18 +96,15 @@ mod tests {
         }
     }
 
-    fn route(number: usize, (key, source, record_name): &(String, usize, &str)) -> Option<CheckedRoute> {
-        let place = Place::flag(&format!("r{number}"));
+    fn route<'t>(
+        notes: &'t Notes,
+        number: usize,
+        (key, source, record_name): &(String, usize, &str),
+    ) -> Option<WrittenRoute<'t>> {
+        let table = Table::empty(notes, &format!("r{number}"));
         let key = LockTemplate::parse(key, &PathTemplate::parse("/").unwrap(), true).ok()?;
-        Some(CheckedRoute {
-            name: format!("r{number}"),
-            lock: Some(Lock { source: *source, key, from_header: true, record: record(record_name) }),
-            lock_place: place.clone(),
-            path_place: place.clone(),
-            upstream_place: place.clone(),
-            identity_place: place,
-            route: None,
-        })
+        let lock = Some(Lock { source: *source, key, from_header: true, record: record(record_name) });
+        Some(WrittenRoute { name: format!("r{number}"), name_place: table.place_of("name"), table, lock, route: None })
     }
 
     const KEY: &str = "(a|b|a b|a%20b|ab|[{]x[}]|a[{]x[}]|[{]x[}]b)(/(a|b|a b|a%20b|[{]x[}]|[{]y[}]b)){0,2}";
@@ -165,28 +112,27 @@ mod tests {
     proptest! {
         /// As by holding each lock against all before it, which takes a reload of 8,000 routes seconds.
         #[test]
-        fn the_first_route_that_a_lock_is_in_conflict_with_is_named(
+        fn first_route_that_a_lock_conflicts_with_is_named(
             written in vec((KEY, select(vec![0, 0, 0, 1]), select(vec!["x", "x", "y", "election", "mutex"])), 1..16),
         ) {
             let sources = [source("main"), source("other")];
-            let routes = written.iter().enumerate().filter_map(|(number, written)| route(number, written));
-            let routes: Vec<CheckedRoute> = routes.collect();
-            let notes = Notes::for_flags();
+            let (expected, found) = (Notes::default(), Notes::default());
+            let routes_on = |notes| written.iter().enumerate().filter_map(move |(number, written)| route(notes, number, written));
+            let routes: Vec<_> = routes_on(&expected).collect();
             for (index, later) in routes.iter().enumerate() {
                 let lock = later.lock.as_ref().unwrap();
                 let first = routes[..index].iter().find_map(|earlier| {
                     let other = earlier.lock.as_ref().unwrap();
-                    let conflict = disagreement(lock, other, &sources).or_else(|| ambiguity(lock, other));
-                    Some((conflict.or_else(|| nesting(lock, other))?, &earlier.name))
+                    Some((conflict_of(lock, other, &sources)?, &earlier.name))
                 });
                 if let Some((conflict, name)) = first {
-                    notes.problem(&later.lock_place, format_args!("{conflict} route {name:?}"));
+                    later.table.problem("lock", format_args!("{conflict} route {name:?}"));
                 }
             }
-            let found = Notes::for_flags();
-            check_locks(&routes, &sources, &found);
+            drop(routes);
+            check_locks(&routes_on(&found).collect::<Vec<_>>(), &sources);
             let shown = |notes: Notes| notes.finish().map(drop).map_err(|problems| problems.to_string());
-            prop_assert_eq!(shown(found), shown(notes));
+            prop_assert_eq!(shown(found), shown(expected));
         }
     }
 }

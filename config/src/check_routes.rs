@@ -1,92 +1,69 @@
-//! What must hold between routes.
+//! What must hold between routes, and what their users should know about them.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use crate::check::DeclaredSource;
 use crate::check_locks::check_locks;
-use crate::check_route::{CheckedRoute, check_route};
 use crate::index::{CoverIndex, LockIndex};
 use crate::listening::{Admin, Listener};
-use crate::problem::{Notes, Place};
-use crate::raw::RawRoute;
-use crate::route::{Mode, Route};
-use crate::setting::Setting;
+use crate::problem::Place;
+use crate::reader::Table;
+use crate::route::{Mode, Route, WrittenRoute};
+use crate::source::Source;
 use crate::upstream::UpstreamAddress;
 
-/// The routes; nothing if there are none or something is wrong with one.
+/// The routes; none if something is wrong with one.
 pub(crate) fn check_routes(
-    raw: Setting<Vec<RawRoute>>,
-    sources: &[DeclaredSource],
+    tables: Vec<Table<'_>>,
+    (sources, source_places): (&[Source], &[Place]),
     (listeners, admin): (&[Listener], Option<&Admin>),
-    notes: &Notes,
-) -> Option<Vec<Route>> {
-    let raw = raw.required(notes, "at least one route, which says which requests go where")?;
-    check_names(&raw, notes);
-    warn_of_unused_sources(&raw, sources, notes);
-    let routes: Vec<CheckedRoute> = raw.into_iter().map(|route| check_route(route, sources, notes)).collect();
-    check_locks(&routes, sources, notes);
-    check_listeners_ask(&routes, listeners, notes);
-    check_upstreams_are_others(&routes, listeners, notes);
-    warn_of_ways_to_admin(&routes, admin, notes);
-    let right = routes.into_iter().map(|checked| Some((checked.route?, checked.path_place)));
-    let routes: Vec<(Route, Place)> = right.collect::<Option<_>>()?;
-    warn_of_wildcards(&routes, notes);
-    let index = CoverIndex::new(routes.iter().map(|(route, _)| route));
-    warn_of_hidden_routes(&routes, &index, notes);
-    warn_of_lost_slashes(&routes, &index, notes);
-    warn_of_missing_identities(&routes, notes);
-    warn_of_unjudged_ways(&routes, &index, notes);
-    Some(routes.into_iter().map(|(route, _)| route).collect())
+) -> Vec<Route> {
+    let read = |table| WrittenRoute::read(table, sources);
+    let written: Vec<WrittenRoute<'_>> = tables.into_iter().map(read).collect();
+    check_names(&written);
+    warn_of_unused_sources(&written, source_places);
+    check_locks(&written, sources);
+    right(&written).for_each(|route| check_listeners(route, listeners, admin));
+    let routes: Vec<Right<'_>> = right(&written).collect();
+    if routes.len() == written.len() {
+        warn_of_wildcards(&routes);
+        let index = CoverIndex::new(routes.iter().map(|(route, _)| *route));
+        warn_of_hidden_routes(&routes, &index);
+        warn_of_lost_slashes(&routes, &index);
+        warn_of_missing_identities(&routes);
+        warn_of_unjudged_ways(&routes, &index);
+    }
+    written.into_iter().filter_map(|written| written.route).collect()
 }
 
-/// What stands in the place of a route's name where there is none.
-const UNROUTED: &str = "none";
+/// A route with which nothing is wrong, and how it is written.
+type Right<'r> = (&'r Route, &'r WrittenRoute<'r>);
 
-/// No two routes have one name, and none has that of what no route takes.
-fn check_names(routes: &[RawRoute], notes: &Notes) {
+fn right<'r>(written: &'r [WrittenRoute<'r>]) -> impl Iterator<Item = Right<'r>> {
+    written.iter().filter_map(|written| Some((written.route.as_ref()?, written)))
+}
+
+/// No two routes have one name, and none has that of requests without a route.
+fn check_names(routes: &[WrittenRoute<'_>]) {
     let mut known: HashMap<&str, &Place> = HashMap::new();
-    for route in routes {
-        let (Some(name), place) = (route.name.value(), &route.name.place) else { continue };
-        if name == UNROUTED {
-            notes.problem(place, format_args!("{UNROUTED:?} is what requests are counted under that no route takes"));
+    for WrittenRoute { name, name_place, table, .. } in routes {
+        if name == "none" {
+            let text = r#""none" is what requests are counted under that no route takes"#;
+            table.notes.problem(name_place, text);
         }
-        match known.entry(name) {
-            Entry::Occupied(earlier) => {
-                notes.problem(place, format_args!("another route{} has this name", earlier.get().reference()));
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(place);
-            }
+        if let Some(earlier) = known.get(name.as_str()).filter(|_| !name.is_empty()) {
+            let line = earlier.reference();
+            table.notes.problem(name_place, format_args!("another route{line} has this name"));
         }
+        known.entry(name).or_insert(name_place);
     }
 }
 
-/// A route that asks for an identity gets certificates to look at, whatever listener a request comes in by.
-fn check_listeners_ask(routes: &[CheckedRoute], listeners: &[Listener], notes: &Notes) {
-    let asks = |listener: &&Listener| listener.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
-    for CheckedRoute { identity_place, route, .. } in routes {
-        let wants = |route: &Route| route.identity.is_some() && route.mode.lock().is_some();
-        for Listener { address, .. } in listeners.iter().filter(|listener| !asks(listener)) {
-            if route.as_ref().is_some_and(wants) {
-                notes.problem(
-                    identity_place,
-                    format_args!("needs client certificates, but listener {address} has no tls with client_ca"),
-                );
-            }
-        }
-    }
-}
-
-/// A request to a worker that is this proxy would go round and round.
-fn check_upstreams_are_others(routes: &[CheckedRoute], listeners: &[Listener], notes: &Notes) {
-    for CheckedRoute { upstream_place, route, .. } in routes {
-        let Some(Route { upstream, .. }) = route else { continue };
-        if let Some(own) = listeners.iter().find(|listener| upstream.address.leads_to(&listener.address)) {
-            notes.problem(
-                upstream_place,
-                format_args!("{upstream} leads to fencepost itself: listener {}", own.address),
-            );
+fn warn_of_unused_sources(routes: &[WrittenRoute<'_>], places: &[Place]) {
+    let used = routes.iter().filter_map(|route| Some(route.lock.as_ref()?.source));
+    let used: HashSet<usize> = used.collect();
+    for (number, place) in places.iter().enumerate() {
+        if let Some(route) = routes.first().filter(|_| !used.contains(&number)) {
+            route.table.notes.warning(place, "no route uses this source");
         }
     }
 }
@@ -94,110 +71,105 @@ fn check_upstreams_are_others(routes: &[CheckedRoute], listeners: &[Listener], n
 /// Paths of the admin listener that only tell, and that probes and Prometheus ask for, who may have no other way to it.
 const TELLING_PATHS: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
-/// Warns of routes by which strangers get to the admin listener, though it may be on loopback so that they don't.
-fn warn_of_ways_to_admin(routes: &[CheckedRoute], admin: Option<&Admin>, notes: &Notes) {
-    let Some(admin) = admin else { return };
-    for CheckedRoute { upstream_place, route, .. } in routes {
-        let Some(Route { upstream, path, .. }) = route else { continue };
-        if upstream.address.leads_to(&admin.address) && !TELLING_PATHS.contains(&path.as_str()) {
-            let told = TELLING_PATHS.join(", ");
-            notes.warning(
-                upstream_place,
-                format_args!("{upstream} leads to the admin listener: whoever the route takes can change what that offers (routes for {told} alone only tell)"),
-            );
+/// A route that asks for an identity gets certificates to look at, whatever listener a request comes in by. No worker is
+/// this proxy, where requests would go round and round. Routes to the admin listener are worth a warning: it may be on
+/// loopback so that strangers don't get to it.
+fn check_listeners((route, written): Right<'_>, listeners: &[Listener], admin: Option<&Admin>) {
+    let (upstream, table) = (&route.upstream, &written.table);
+    let is_asked = route.identity.is_some() && route.mode.lock().is_some();
+    for Listener { address, tls } in listeners {
+        if is_asked && tls.as_ref().is_none_or(|tls| tls.clients.is_none()) {
+            let text = format!("listener {address} has no tls with client_ca");
+            table.problem("identity", format_args!("needs client certificates, but {text}"));
         }
+    }
+    if let Some(own) = listeners.iter().find(|own| upstream.address.leads_to(&own.address)) {
+        let text = format!("{upstream} leads to fencepost itself: listener {}", own.address);
+        table.problem("upstream", text);
+    }
+    let leads_to_admin = admin.is_some_and(|admin| upstream.address.leads_to(&admin.address));
+    if leads_to_admin && !TELLING_PATHS.contains(&route.path.as_str()) {
+        let told = format!("(routes for {} alone only tell)", TELLING_PATHS.join(", "));
+        let text = "the admin listener: whoever the route takes can change what that offers";
+        table.warning("upstream", format_args!("{upstream} leads to {text} {told}"));
     }
 }
 
 /// Warns of what other proxies take for a wildcard, and nothing here does.
-fn warn_of_wildcards(routes: &[(Route, Place)], notes: &Notes) {
-    for (route, place) in routes {
-        let is_wildcard = |segment: &&str| segment.ends_with('*') || (segment.starts_with(':') && segment.len() > 1);
-        if let Some(segment) = route.path.as_str().split('/').find(is_wildcard) {
-            notes.warning(
-                place,
-                format_args!("{segment:?} stands for itself alone: {{name}} takes any one segment, and whatever is below its path a route takes anyway"),
-            );
-        }
-    }
-}
-
-fn warn_of_unused_sources(routes: &[RawRoute], sources: &[DeclaredSource], notes: &Notes) {
-    let used: HashSet<&String> = routes.iter().filter_map(|route| route.lock.value()?.source.value()).collect();
-    for DeclaredSource { name, place, .. } in sources {
-        if !used.contains(name) {
-            notes.warning(place, "no route uses this source");
+fn warn_of_wildcards(routes: &[Right<'_>]) {
+    let is_parameter = |segment: &str| segment.starts_with(':') && segment.len() > 1;
+    for (route, written) in routes {
+        let mut segments = route.path.as_str().split('/');
+        if let Some(segment) = segments.find(|part| part.ends_with('*') || is_parameter(part)) {
+            let below = "whatever is below its path a route takes anyway";
+            let text = format!("stands for itself alone: {{name}} takes any one segment, and {below}");
+            written.table.warning("path", format_args!("{segment:?} {text}"));
         }
     }
 }
 
 /// Warns of routes that never match.
-fn warn_of_hidden_routes(routes: &[(Route, Place)], index: &CoverIndex<'_>, notes: &Notes) {
-    for (number, (later, place)) in routes.iter().enumerate() {
+fn warn_of_hidden_routes(routes: &[Right<'_>], index: &CoverIndex<'_>) {
+    for (number, (later, written)) in routes.iter().enumerate() {
         // Or itself.
         let first = index.first_that_takes_all_of(later).filter(|first| *first < number);
-        if let Some((earlier, earlier_place)) = first.map(|first| &routes[first]) {
-            let (name, line) = (&earlier.name, earlier_place.reference());
-            notes.warning(place, format_args!("never matches: all its paths meet route {name:?}{line} first"));
+        if let Some(earlier) = first.map(|first| routes[first].1.named("path")) {
+            let text = format!("never matches: all its paths meet {earlier} first");
+            written.table.warning("path", text);
         }
     }
 }
 
 /// Warns of guarded routes like `/shards/{shard}/` where `/shards/2` goes to a later route past the lock, since many
 /// workers make no difference between the two.
-fn warn_of_lost_slashes(routes: &[(Route, Place)], index: &CoverIndex<'_>, notes: &Notes) {
-    for (number, (guarded, place)) in routes.iter().enumerate() {
-        let (Some(lock), Some(bare)) = (guarded.mode.lock(), guarded.path.without_last_slash()) else {
-            continue;
-        };
-        let first = index.first_that_takes_all(guarded.host.as_deref(), &bare);
-        let Some((later, later_place)) = first.filter(|first| *first > number).map(|first| &routes[first]) else {
-            continue;
-        };
+fn warn_of_lost_slashes(routes: &[Right<'_>], index: &CoverIndex<'_>) {
+    for (number, (guarded, written)) in routes.iter().enumerate() {
+        let bare = guarded.path.without_last_slash();
+        let Some((lock, bare)) = guarded.mode.lock().zip(bare) else { continue };
+        let first = index.first_taking(guarded.host.as_deref(), &bare);
+        let later = first.filter(|first| *first > number).map(|first| routes[first]);
+        let Some((later, other)) = later else { continue };
         if later.mode.lock().is_none_or(|other| other.key != lock.key) {
-            let (bare, name, line) = (bare.as_str(), &later.name, later_place.reference());
-            let text = format!("{bare:?}, without the slash, goes to route {name:?}{line}: a path {bare:?} takes both");
-            notes.warning(place, text);
+            let (bare, later) = (bare.as_str(), other.named("path"));
+            let text = format!("goes to {later}: a path {bare:?} takes both");
+            written.table.warning("path", format_args!("{bare:?}, without the slash, {text}"));
         }
     }
 }
 
 /// Warns of routes that ask nobody who he is, where another route with the same lock does.
-fn warn_of_missing_identities(routes: &[(Route, Place)], notes: &Notes) {
-    let asking = routes.iter().filter(|(route, _)| route.identity.is_some());
-    let asking: Vec<_> = asking.filter_map(|asking| Some((asking, asking.0.mode.lock()?))).collect();
-    let index = LockIndex::new(asking.iter().map(|(_, lock)| *lock));
-    for (route, place) in routes.iter().filter(|(route, _)| route.identity.is_none()) {
+fn warn_of_missing_identities(routes: &[Right<'_>]) {
+    let (asking, others): (Vec<Right<'_>>, Vec<Right<'_>>) =
+        routes.iter().partition(|(route, _)| route.identity.is_some());
+    let asking = asking.into_iter().filter_map(|(route, by)| Some((route.mode.lock()?, by)));
+    let asking: Vec<_> = asking.collect();
+    let index = LockIndex::new(asking.iter().map(|(lock, _)| *lock));
+    for (route, written) in others {
         let Some(lock) = route.mode.lock() else { continue };
-        let mut overlapping = index.overlapping(&lock.key);
-        if let Some(number) = overlapping.find(|number| asking[*number].1.source == lock.source) {
-            let (other, other_place) = asking[number].0;
-            let (name, line) = (&other.name, other_place.reference());
-            let text = format!(
-                "takes the holder's token from any sender, though route {name:?}{line} with the same lock asks for its identity"
-            );
-            notes.warning(place, text);
+        let mut overlapping = index.overlapping(&lock.key).map(|number| asking[number]);
+        if let Some((_, other)) = overlapping.find(|(other, _)| other.source == lock.source) {
+            let text = "with the same lock asks for its identity";
+            let other = other.named("path");
+            let text = format!("takes the holder's token from any sender, though {other} {text}");
+            written.table.warning("path", text);
         }
     }
 }
 
 /// Warns of routes that are off before a worker which another route guards: it may take what it gets for judged.
-fn warn_of_unjudged_ways(routes: &[(Route, Place)], index: &CoverIndex<'_>, notes: &Notes) {
-    let mut guarding: HashMap<&UpstreamAddress, &(Route, Place)> = HashMap::new();
-    for guarded in routes.iter().filter(|(route, _)| matches!(route.mode, Mode::Enforce(_))) {
-        guarding.entry(&guarded.0.upstream.address).or_insert(guarded);
-    }
-    let is_reached = |number, route: &Route| index.first_that_takes_all_of(route) == Some(number);
-    for (number, (off, place)) in routes.iter().enumerate() {
-        if off.mode != Mode::Off || !is_reached(number, off) {
-            continue;
+fn warn_of_unjudged_ways(routes: &[Right<'_>], index: &CoverIndex<'_>) {
+    let mut guarding: HashMap<&UpstreamAddress, &WrittenRoute<'_>> = HashMap::new();
+    for (route, written) in routes {
+        if let Mode::Enforce(_) = route.mode {
+            guarding.entry(&route.upstream.address).or_insert(written);
         }
-        if let Some((guarded, guarded_place)) = guarding.get(&off.upstream.address) {
-            let (name, line) = (&guarded.name, guarded_place.reference());
-            let text = format!(
-                "forwards requests unjudged, with whatever token they bring, to the worker of route {name:?}{line}"
-            );
-            notes.warning(place, text);
+    }
+    for (number, (route, written)) in routes.iter().enumerate() {
+        let is_reached = || index.first_that_takes_all_of(route) == Some(number);
+        let guarded = guarding.get(&route.upstream.address).filter(|_| route.mode == Mode::Off);
+        if let Some(guarded) = guarded.filter(|_| is_reached()) {
+            let text = "forwards requests unjudged, with whatever token they bring, to the worker";
+            written.table.warning("path", format_args!("{text} of {}", guarded.named("path")));
         }
     }
 }
@@ -209,46 +181,42 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
-    use crate::Config;
     use crate::path_template::PathTemplate;
-
-    /// One that is guarded, and one that is not.
-    fn two_routes() -> Vec<Route> {
-        let route = |name: &str, fence: &str| {
-            format!("[[route]]\nname = {name:?}\npath = \"/\"\nupstream = \"http://127.0.0.1:9000\"\n{fence}\n")
-        };
-        let text = "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n".to_owned()
-            + &route("guarded", "lock = { source = \"main\", key = \"/k\" }")
-            + &route("off", "mode = \"off\"");
-        Config::from_toml("f.toml", &text).unwrap().routes.to_vec()
-    }
+    use crate::problem::Notes;
+    use crate::route::tests::any_route;
 
     proptest! {
         /// As by asking all routes, which takes a reload of 8,000 of them seconds.
         #[test]
-        fn the_route_that_comes_by_a_lost_slash_is_named_if_none_is_asked_before_the_guarded_one(
+        fn later_route_of_a_lost_slash_is_named(
             written in vec(("(/(a|A|b|[{][xyz][}])){0,3}/?", select(vec![None, None, Some("h")]), 0..2_usize), 1..16),
         ) {
-            let kinds = two_routes();
+            let (notes, guarded) = (Notes::default(), any_route());
+            let kinds = [guarded.clone(), Route { mode: Mode::Off, ..guarded }];
             let route = |(number, (path, host, kind)): (usize, &(String, Option<&str>, usize))| {
                 let (path, host) = (PathTemplate::parse(path).ok()?, host.map(str::to_owned));
-                let place = Place::flag(&format!("r{number}"));
-                Some((Route { name: format!("r{number}"), path, host, ..kinds[*kind].clone() }, place))
+                let name = format!("r{number}");
+                let table = Table::empty(&notes, &format!("route.{name}"));
+                let route = Some(Route { name: name.clone(), path, host, ..kinds[*kind].clone() });
+                Some(WrittenRoute { name_place: table.place.clone(), table, name, lock: None, route })
             };
-            let routes: Vec<(Route, Place)> = written.iter().enumerate().filter_map(route).collect();
-            let expected = routes.iter().enumerate().filter_map(|(index, (guarded, place))| {
+            let written: Vec<WrittenRoute<'_>> = written.iter().enumerate().filter_map(route).collect();
+            let routes: Vec<Right<'_>> = right(&written).collect();
+            let expected = routes.iter().enumerate().filter_map(|(index, (guarded, _))| {
                 guarded.mode.lock()?;
                 let bare = guarded.path.without_last_slash()?;
-                let takes_bare = |(other, _): &&(Route, Place)| other.takes_all(guarded.host.as_deref(), &bare);
-                let later = routes[index + 1..].iter().find(takes_bare)?;
-                let is_told = !routes[..index].iter().any(|earlier| takes_bare(&earlier)) && later.0.mode == Mode::Off;
-                is_told.then(|| format!("{}: {:?}, without the slash, goes to route {:?}", place.key(), bare.as_str(), later.0.name))
+                let takes_bare = |(other, _): &&Right<'_>| other.takes_all(guarded.host.as_deref(), &bare);
+                let (later, _) = routes[index + 1..].iter().find(takes_bare)?;
+                let is_told = !routes[..index].iter().any(|earlier| takes_bare(&earlier)) && later.mode == Mode::Off;
+                is_told.then(|| format!("--upstream: {:?}, without the slash, goes to route {:?}", bare.as_str(), later.name))
             });
-            let notes = Notes::for_flags();
-            warn_of_lost_slashes(&routes, &CoverIndex::new(routes.iter().map(|(route, _)| route)), &notes);
+            let expected: Vec<String> = expected.collect();
+            warn_of_lost_slashes(&routes, &CoverIndex::new(routes.iter().map(|(route, _)| *route)));
+            drop(routes);
+            drop(written);
             let warnings = notes.finish().unwrap().0.into_iter().map(|warning| warning.to_string());
             let told = warnings.map(|warning| warning.split(": a path").next().unwrap().to_owned());
-            prop_assert_eq!(told.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{:?}", &written);
+            prop_assert_eq!(told.collect::<Vec<_>>(), expected);
         }
     }
 }

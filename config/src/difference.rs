@@ -1,12 +1,13 @@
 //! What sets two configurations apart, in the words of the file.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
 use crate::config::Config;
-use crate::shown::{NONE, Setting, Table, tables};
+use crate::places::NONE;
 
-/// What is different in a later configuration, setting by setting. Shown in one line.
+/// The differences of a later configuration, key by key. Shown in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference(Vec<Change>);
 
@@ -15,54 +16,91 @@ pub struct Difference(Vec<Change>);
 pub struct Change {
     /// What changed: the name of a key, such as `route.shards.mode`, or of a whole table, such as `route.shards`.
     pub what: String,
-    /// Whether a process that runs can go on with it; if not, it takes a restart.
+    /// Whether a running process can follow the change; if not, it takes a restart.
     pub follows: bool,
-    how: How,
+    how: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum How {
-    Added,
-    Removed,
-    Reordered,
-    /// In a way that the words of [`Config::settings`] do not show.
-    Unseen,
-    From {
-        old: String,
-        new: String,
-    },
+/// The keys of a table with their values.
+type Keys<'c> = Vec<(Cow<'static, str>, Cow<'c, str>)>;
+
+impl Config {
+    /// Every key with its value, defaults included: the name of its table (`limits`, `route.shards`; empty at the top level), its
+    /// name in the table, and its value in the words of the file, but for the quotes.
+    pub fn settings(&self) -> impl Iterator<Item = (&str, Cow<'static, str>, Cow<'_, str>)> {
+        self.tables()
+            .into_iter()
+            .flat_map(|(table, keys)| keys.into_iter().map(move |(key, value)| (table, key, value)))
+    }
+
+    fn tables(&self) -> Vec<(&str, Keys<'_>)> {
+        let tables = self.places.tables.iter().map(|table| {
+            let with_value = table.keys.iter().filter_map(|key| Some((key, key.value.as_deref()?)));
+            let keys = with_value.map(|(key, value)| (key.name(), value.into())).collect();
+            (table.name.as_str(), keys)
+        });
+        let (listeners, mut tables): (Vec<(_, Keys<'_>)>, Vec<_>) =
+            tables.partition(|(name, _)| name.starts_with("listener["));
+        // The order in which listeners are written makes no difference.
+        let (mut addresses, mut by_tls) = (Vec::new(), Vec::new());
+        for (_, mut keys) in listeners {
+            let (_, address) = keys.remove(0);
+            let tls = keys.iter().map(|(key, value)| format!("{key} = {value}"));
+            let tls = tls.collect::<Vec<_>>().join(", ");
+            by_tls.extend((!tls.is_empty()).then(|| format!("{address}: {tls}")));
+            addresses.push(address.into_owned());
+        }
+        for (key, mut values) in [("listener.address", addresses), ("listener.tls", by_tls)] {
+            values.sort_unstable();
+            tables[0].1.push((key.into(), format!("[{}]", values.join(", ")).into()));
+        }
+        tables
+    }
+}
+
+/// The keys of `[limits]` that a running process follows. Listeners are made with the others, and caches with their size.
+const FOLLOWED_LIMITS: &str = "connect_timeout upstream_idle_timeout upstream_connections_max \
+    buffer_body_max confirm_timeout drain_delay drain_timeout";
+
+/// Whether a running process follows a change of this key.
+fn follows(table: &str, key: &str) -> bool {
+    match table {
+        "" | "admin" => false,
+        "limits" => FOLLOWED_LIMITS.split(' ').any(|followed| followed == key),
+        table if table.starts_with("source.") => !matches!(key, "kind" | "cluster_id"),
+        _ => true,
+    }
 }
 
 impl Difference {
     /// What is different in `new`. Warnings make none, nor does the way in which something is written.
     ///
     /// # Contract
-    /// It is empty only if nothing is: whether there is a difference is told by what the two say, not by the words for it.
+    /// It is empty only if a process does the same by both.
     pub fn between(old: &Config, new: &Config) -> Difference {
         if old.does_the_same_as(new) {
             return Difference(Vec::new());
         }
-        let (before, after) = (tables(old), tables(new));
-        let (in_old, in_new) = (by_name(&before), by_name(&after));
-        let whole = |name: &str, how| Change { what: name.to_owned(), follows: true, how };
+        let (before, after) = (old.tables(), new.tables());
+        let in_old: HashMap<&str, _> = before.iter().map(|(name, keys)| (*name, keys)).collect();
+        let in_new: HashMap<&str, _> = after.iter().map(|(name, keys)| (*name, keys)).collect();
         let mut changes = Vec::new();
-        for table in &after {
-            match in_old.get(table.name.as_str()) {
-                Some(earlier) => earlier.compare(table, &mut changes),
-                None => changes.push(whole(&table.name, How::Added)),
+        for (name, keys) in &after {
+            match in_old.get(name) {
+                Some(earlier) => compare(name, earlier, keys, &mut changes),
+                None => changes.push(Change::of_table(name, "added")),
             }
         }
-        let removed = before.iter().filter(|table| !in_new.contains_key(table.name.as_str()));
-        changes.extend(removed.map(|table| whole(&table.name, How::Removed)));
-        let stays_before = before.iter().map(|table| &table.name).filter(|name| in_new.contains_key(name.as_str()));
-        let stays_after = after.iter().map(|table| &table.name).filter(|name| in_old.contains_key(name.as_str()));
-        if !stays_before.eq(stays_after) {
-            changes.push(whole("route", How::Reordered)); // Sources are ordered by name.
+        let stays = |name: &&str| in_old.contains_key(name) && in_new.contains_key(name);
+        let before = before.iter().map(|(name, _)| *name);
+        let removed = before.clone().filter(|name| !stays(name));
+        changes.extend(removed.map(|name| Change::of_table(name, "removed")));
+        if !before.filter(stays).eq(after.iter().map(|(name, _)| *name).filter(stays)) {
+            changes.push(Change::of_table("route", "reordered")); // Sources are ordered by name.
         }
         if changes.is_empty() {
-            // Numbers are shown as they are, and what else takes a restart is compared itself.
-            let follows = (&old.state_dir, &old.admin) == (&new.state_dir, &new.admin) && old.listens_like(new);
-            changes.push(Change { what: "configuration".to_owned(), follows, how: How::Unseen });
+            // The words tell all settings apart. If they did not, a restart would still be right.
+            changes.push(Change { follows: false, ..Change::of_table("configuration", "changed") });
         }
         Difference(changes)
     }
@@ -78,61 +116,37 @@ impl Difference {
     }
 }
 
+/// Adds the keys of a table that have other values now.
+fn compare(table: &str, old: &Keys<'_>, new: &Keys<'_>, changes: &mut Vec<Change>) {
+    fn value<'k>(keys: &'k Keys<'_>, key: &str) -> &'k str {
+        keys.iter().find(|(other, _)| other == key).map_or(NONE, |(_, value)| value)
+    }
+    let gone = old.iter().filter(|(key, _)| new.iter().all(|(other, _)| other != key));
+    for (key, _) in new.iter().chain(gone) {
+        let (old, new) = (value(old, key), value(new, key));
+        if old != new {
+            let what = if table.is_empty() { key.to_string() } else { format!("{table}.{key}") };
+            let how = format!("{old} → {new}");
+            changes.push(Change { what, follows: follows(table, key), how });
+        }
+    }
+}
+
 impl Change {
-    /// What has become of it, without its name.
-    pub fn how(&self) -> impl fmt::Display {
+    fn of_table(name: &str, how: &str) -> Change {
+        Change { what: name.to_owned(), follows: true, how: how.to_owned() }
+    }
+
+    /// What has become of the key or table, without its name.
+    pub fn how(&self) -> &str {
         &self.how
     }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, change) in self.0.iter().enumerate() {
-            write!(f, "{}{change}", if index == 0 { "" } else { "; " })?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.how)
-    }
-}
-
-impl fmt::Display for How {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            How::Added => f.write_str("added"),
-            How::Removed => f.write_str("removed"),
-            How::Reordered => f.write_str("reordered"),
-            How::Unseen => f.write_str("other than before, in the same words"),
-            How::From { old, new } => write!(f, "{old} → {new}"),
-        }
-    }
-}
-
-/// No two have one name.
-fn by_name(tables: &[Table]) -> HashMap<&str, &Table> {
-    tables.iter().map(|table| (table.name.as_str(), table)).collect()
-}
-
-impl Table {
-    /// Adds what is different in `new`, a later state of the same table.
-    fn compare(&self, new: &Table, changes: &mut Vec<Change>) {
-        let value_in = |table: &Table, key: &str| {
-            let found = table.settings.iter().find(|setting| setting.key == key);
-            found.map_or_else(|| NONE.to_owned(), |setting| setting.value.clone())
-        };
-        let gone = self.settings.iter().filter(|old| new.settings.iter().all(|new| new.key != old.key));
-        for Setting { key, follows, .. } in new.settings.iter().chain(gone) {
-            let (old, new) = (value_in(self, key), value_in(new, key));
-            if old == new {
-                continue;
-            }
-            let what = if self.name.is_empty() { (*key).to_owned() } else { format!("{}.{key}", self.name) };
-            changes.push(Change { what, follows: *follows, how: How::From { old, new } });
-        }
+        let changes = self.0.iter().map(|Change { what, how, .. }| format!("{what}: {how}"));
+        f.write_str(&changes.collect::<Vec<_>>().join("; "))
     }
 }
 

@@ -1,12 +1,4 @@
-//! The same configuration from the flags of the command line, for one worker behind one lock.
-
-use crate::config::Config;
-use crate::listening::RawListener;
-use crate::problem::{Notes, Place, Problems};
-use crate::raw::{RawConfig, RawLock, RawRoute, RawSource};
-use crate::reader::Table;
-use crate::setting::Setting;
-use crate::units;
+//! The flags of the command line, for one worker behind one lock, as the file that means the same.
 
 /// The flags of the command line, as they are written.
 #[derive(Debug, Clone, Default)]
@@ -33,84 +25,68 @@ pub struct Flags {
     pub max_age: Option<String>,
 }
 
-/// Reads and checks the flags.
-pub(crate) fn read_flags(flags: Flags) -> Result<Config, Problems> {
-    let notes = Notes::for_flags();
-    let raw = raw_config(flags, &notes);
-    let config = crate::check::check(raw, &notes);
-    let (warnings, places) = notes.finish()?;
-    let config = config.expect("flags without problems make a configuration");
-    Ok(Config { warnings, places, ..config })
+/// Keys of that file, or what they begin with, and the flags to blame for them. The first that fits counts.
+const FLAGS: [(&str, &str); 8] = [
+    ("listener", "--listen"),
+    ("admin", "--admin"),
+    ("source", "--etcd"),
+    ("route.default.lock.layout", "--layout"),
+    ("route.default.lock", "--lock"),
+    ("route.default.freshness", "--freshness"),
+    ("route.default.max_age", "--max-age"),
+    ("route", "--upstream"),
+];
+
+/// The flag that gives a key its value.
+pub(crate) fn flag_of(key: &str) -> String {
+    let flag = FLAGS.iter().find(|(beginning, _)| key.starts_with(beginning));
+    flag.map_or_else(|| format!("--{}", key.replace('_', "-")), |(_, flag)| (*flag).to_owned())
 }
 
-/// What a file with this in it would be read as.
-fn raw_config(flags: Flags, notes: &Notes) -> RawConfig {
-    let Flags { listen, upstream, etcd, lock, layout, admin, state_dir, threads, freshness, max_age } = flags;
-    let unwritten = || Table::empty(notes, Place::flag(""));
-    let one = |flag: &str, value: String| Setting::given(Place::flag(flag), value);
-    let maybe = |flag: &str, value: Option<String>| match value {
-        Some(value) => one(flag, value),
-        None => Setting::absent(Place::flag(flag)),
-    };
-    let many =
-        |flag: &str, values: Vec<String>| -> Vec<_> { values.into_iter().map(|value| one(flag, value)).collect() };
-    // With an example for a command line, not for a file.
-    let missing = |flag: &str, what: &str| notes.problem(&Place::flag(flag), format_args!("missing: {what}"));
-    let needed = |flag: &str, value: Option<String>, what: &str| match value {
-        Some(value) => one(flag, value),
-        None => {
-            missing(flag, what);
-            Setting::broken(Place::flag(flag))
-        }
-    };
+impl Flags {
+    /// The file. What is missing on the command line is missing there too.
+    pub(crate) fn to_toml(&self) -> String {
+        let text = |key: &str, value: &Option<String>| match value {
+            Some(value) => format!("{key} = {}\n", quoted(value)),
+            None => String::new(),
+        };
+        let listener = |address: &String| format!("[[listener]]\naddress = {}\n", quoted(address));
+        let endpoints: Vec<String> = self.etcd.iter().map(|endpoint| quoted(endpoint)).collect();
+        [
+            text("state_dir", &self.state_dir),
+            match self.threads.as_ref().and_then(|threads| threads.parse::<i64>().ok()) {
+                Some(count) => format!("threads = {count}\n"),
+                None => text("threads", &self.threads),
+            },
+            text("admin.listen", &self.admin),
+            self.listen.iter().map(listener).collect(),
+            format!("[source.main]\nkind = \"etcd\"\nendpoints = [{}]\n", endpoints.join(", ")),
+            "[[route]]\nname = \"default\"\npath = \"/\"\n".to_owned(),
+            text("upstream", &self.upstream),
+            text("freshness", &self.freshness),
+            text("max_age", &self.max_age),
+            "lock.source = \"main\"\n".to_owned(),
+            text("lock.key", &self.lock),
+            text("lock.layout", &self.layout),
+        ]
+        .concat()
+    }
+}
 
-    let mut config = RawConfig::read(&mut unwritten());
-    config.threads = maybe("--threads", threads)
-        .parse(notes, |text| text.parse().map_err(|_| format!("must be an integer, not {text:?}")));
-    config.state_dir = maybe("--state-dir", state_dir);
-    config.admin.listen = maybe("--admin", admin);
-    config.listeners = match many("--listen", listen) {
-        none if none.is_empty() => Setting::absent(Place::flag("--listen")),
-        some => {
-            let listener = |address| RawListener { address, ..RawListener::read(&mut unwritten()) };
-            Setting::given(Place::flag("--listen"), some.into_iter().map(listener).collect())
-        }
-    };
-
-    let upstream = needed("--upstream", upstream, r#"the worker, like "http://127.0.0.1:9000""#);
-
-    let mut source = RawSource::read("main".to_owned(), &mut unwritten());
-    source.kind = one("--etcd", "etcd".to_owned());
-    source.endpoints = match many("--etcd", etcd) {
-        none if none.is_empty() => {
-            missing("--etcd", r#"a member of the etcd cluster, like "http://127.0.0.1:2379""#);
-            Setting::broken(Place::flag("--etcd"))
-        }
-        some => Setting::given(Place::flag("--etcd"), some),
-    };
-    source.tls = Setting::absent(Place::flag("--etcd"));
-    config.sources = Setting::given(Place::flag("--etcd"), vec![source]);
-
-    let mut guard = RawLock::read(&mut unwritten());
-    guard.source = one("--lock", "main".to_owned());
-    guard.key = needed("--lock", lock, r#"the key of the lock, like "/shards/2/lock""#);
-    guard.layout = maybe("--layout", layout);
-
-    let mut route = RawRoute::read(&mut unwritten());
-    route.name = one("--upstream", "default".to_owned());
-    route.path = one("--upstream", "/".to_owned());
-    route.upstream = upstream;
-    route.lock = Setting::given(Place::flag("--lock"), guard);
-    route.freshness = maybe("--freshness", freshness);
-    route.max_age = maybe("--max-age", max_age).parse(notes, |text| units::duration(&text));
-    config.routes = Setting::given(Place::flag("--upstream"), vec![route]);
-    config
+/// A string of TOML.
+fn quoted(value: &str) -> String {
+    let escaped = value.chars().map(|letter| match letter {
+        '"' | '\\' => format!("\\{letter}"),
+        letter if letter.is_control() => format!("\\u{:04x}", u32::from(letter)),
+        letter => letter.to_string(),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::Places;
+    use crate::{Config, Places};
 
     fn flags() -> Flags {
         Flags {
@@ -120,10 +96,6 @@ mod tests {
             lock: Some("/shards/2/lock".to_owned()),
             ..Flags::default()
         }
-    }
-
-    fn check(flags: Flags, problems: &str) {
-        assert_eq!(Config::from_flags(flags).unwrap_err().to_string(), problems);
     }
 
     #[test]
@@ -157,33 +129,43 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_names_its_flag() {
-        let text = "--listen: missing: at least one address where requests are accepted";
-        check(Flags { listen: Vec::new(), ..flags() }, text);
-        let listen = vec!["8080".to_owned()];
-        let text = r#"--listen: must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME", not "8080""#;
-        check(Flags { listen, ..flags() }, text);
-        let text = r#"--etcd: missing: a member of the etcd cluster, like "http://127.0.0.1:2379""#;
-        check(Flags { etcd: Vec::new(), ..flags() }, text);
-        let text = r#"--upstream: missing: the worker, like "http://127.0.0.1:9000""#;
-        check(Flags { upstream: None, ..flags() }, text);
-        check(Flags { lock: None, ..flags() }, r#"--lock: missing: the key of the lock, like "/shards/2/lock""#);
-        check(Flags { lock: Some(String::new()), ..flags() }, "--lock: a lock key cannot be empty");
-        let text = r#"--lock: {n} is not a capture of the path: "/" captures nothing"#;
-        check(Flags { lock: Some("/{n}".to_owned()), ..flags() }, text);
-        check(
-            Flags { layout: Some("x".to_owned()), ..flags() },
-            r#"--layout: must be "key", "election" or "mutex", not "x""#,
-        );
-        check(Flags { threads: Some("x".to_owned()), ..flags() }, r#"--threads: must be an integer, not "x""#);
-        check(Flags { threads: Some("0".to_owned()), ..flags() }, "--threads: must be 1 to 1024, not 0");
-        check(Flags { max_age: Some("1ms".to_owned()), ..flags() }, r#"--max-age: must be "500ms" to "1h", not "1ms""#);
-        check(
-            Flags { freshness: Some("x".to_owned()), ..flags() },
-            r#"--freshness: must be "cached" or "linearizable", not "x""#,
-        );
-        let text = "--admin: 10.0.0.1:1 is not on this machine alone: it needs tls with client_ca, so that only those who have a certificate can ask; dangerous_unprotected = true lets anybody";
-        check(Flags { admin: Some("10.0.0.1:1".to_owned()), ..flags() }, text);
+    fn problem_names_its_flag() {
+        let address = r#"must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME""#;
+        let dir = r#"must be the absolute path of a directory, like "/var/lib/fencepost""#;
+        let exposed = "10.0.0.1:1 is not on this machine alone: it needs tls with client_ca, so that only those who \
+                       have a certificate can ask; dangerous_unprotected = true lets anybody";
+        for (flag, value, problem) in [
+            ("--listen", None, "missing: at least one address where requests are accepted"),
+            ("--listen", Some("8080"), &format!("{address}, not \"8080\"")),
+            ("--etcd", None, r#"missing: a member of the etcd cluster, like "http://127.0.0.1:2379""#),
+            ("--upstream", None, r#"missing: the worker, like "http://127.0.0.1:9000""#),
+            ("--lock", None, r#"missing: the key of the lock, like "/shards/2/lock""#),
+            ("--lock", Some(""), "a lock key cannot be empty"),
+            ("--lock", Some("\\\"\u{7}"), r#"must be without control characters, not "\\\"\u{7}""#),
+            ("--lock", Some("/{n}"), r#"{n} is not a capture of the path: "/" captures nothing"#),
+            ("--layout", Some("x"), r#"must be "key", "election" or "mutex", not "x""#),
+            ("--threads", Some("x"), "must be an integer, not a string"),
+            ("--threads", Some("0"), "must be 1 to 1024, not 0"),
+            ("--max-age", Some("1ms"), r#"must be "500ms" to "1h", not "1ms""#),
+            ("--freshness", Some("x"), r#"must be "cached" or "linearizable", not "x""#),
+            ("--state-dir", Some("x"), &format!("{dir}, not \"x\"")),
+            ("--admin", Some("10.0.0.1:1"), exposed),
+        ] {
+            let (mut flags, value) = (flags(), value.map(str::to_owned));
+            match flag {
+                "--listen" => flags.listen = value.into_iter().collect(),
+                "--etcd" => flags.etcd = value.into_iter().collect(),
+                "--upstream" => flags.upstream = value,
+                "--lock" => flags.lock = value,
+                "--layout" => flags.layout = value,
+                "--threads" => flags.threads = value,
+                "--max-age" => flags.max_age = value,
+                "--freshness" => flags.freshness = value,
+                "--state-dir" => flags.state_dir = value,
+                _ => flags.admin = value,
+            }
+            assert_eq!(Config::from_flags(flags).unwrap_err().to_string(), format!("{flag}: {problem}"));
+        }
     }
 
     #[test]

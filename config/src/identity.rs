@@ -3,7 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use fencepost_policy::Layout;
+
 use crate::captures::is_capture;
+use crate::lock::Lock;
+use crate::problem::must_be;
+use crate::reader::Table;
 
 /// Where a route finds the owner that a sender has proved to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +19,28 @@ pub struct PeerIdentity {
     /// that the certificate has to bear out.
     pub take_owner: bool,
 }
+
+impl PeerIdentity {
+    /// `identity = { … }` of a route; `lock` is missing if it is wrong itself.
+    pub(crate) fn read(t: &mut Table<'_>, lock: Option<&Lock>) -> Option<PeerIdentity> {
+        if lock.is_some_and(|lock| lock.record.layout() == Layout::Mutex) {
+            t.notes.problem(&t.place, NOT_FOR_MUTEX);
+        }
+        let kinds = [PeerNameKind::Uri, PeerNameKind::Dns, PeerNameKind::CommonName];
+        let written = kinds.iter().filter(|kind| t.is_written(kind.name())).count();
+        if written != 1 {
+            let text = format!("must have one of uri, dns and common_name, not {written}");
+            t.notes.problem(&t.place, text);
+        }
+        let read = |kind: PeerNameKind| t.text(kind.name(), |text| OwnerPattern::parse(kind, text));
+        let [uri, dns, common_name] = kinds.map(read);
+        let take_owner = t.flag("take_owner");
+        Some(PeerIdentity { pattern: uri.or(dns).or(common_name)?, take_owner })
+    }
+}
+
+const NOT_FOR_MUTEX: &str = "is not for layout = \"mutex\": there the owner is the full name of the contender's \
+    own key, with the id of its lease, and no certificate names that";
 
 /// The kinds of names in a client certificate that may name an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,30 +82,30 @@ impl OwnerPattern {
     pub const BYTES_MAX: usize = 1024;
 
     pub(crate) fn parse(kind: PeerNameKind, written: &str) -> Result<OwnerPattern, String> {
-        let one_owner = || format!("must have exactly one {{owner}} and no other braces, not be {written:?}");
+        let rule = "must have exactly one {owner} and no other braces";
+        let one_owner = || format!("{rule}, not be {written:?}");
         let (before, after) = written.split_once("{owner}").ok_or_else(one_owner)?;
-        let literal = [before, after].concat();
+        let (literal, most) = ([before, after].concat(), OwnerPattern::BYTES_MAX);
         if literal.contains(['{', '}']) {
             return Err(one_owner());
         }
-        if written.len() > OwnerPattern::BYTES_MAX {
-            return Err(format!("has at most {} bytes, not {}", OwnerPattern::BYTES_MAX, written.len()));
+        if written.len() > most {
+            return Err(format!("has at most {most} bytes, not {}", written.len()));
         }
-        let (before, after) = match kind {
-            PeerNameKind::Uri if !has_scheme(before) || !literal.bytes().all(|byte| byte.is_ascii_graphic()) => {
-                return Err(format!(
-                    r#"must be a URI with its scheme before {{owner}}, like "spiffe://example.org/shard/{{owner}}", not {written:?}"#
-                ));
-            }
-            PeerNameKind::Dns if !literal.bytes().all(|byte| is_of_a_label(byte) || byte == b'.') => {
-                return Err(format!(r#"must be a DNS name, like "{{owner}}.masters.example.org", not {written:?}"#));
-            }
-            PeerNameKind::CommonName if literal.contains(char::is_control) => {
-                return Err(format!("must be without control characters, not {written:?}"));
-            }
-            PeerNameKind::Dns => (before.to_ascii_lowercase(), after.to_ascii_lowercase()),
-            PeerNameKind::Uri | PeerNameKind::CommonName => (before.to_owned(), after.to_owned()),
+        let is_dns = |byte: u8| is_of_a_label(byte) || byte == b'.';
+        let is_uri = || has_scheme(before) && literal.bytes().all(|byte| byte.is_ascii_graphic());
+        let (is_right, what) = match kind {
+            PeerNameKind::Uri => (is_uri(), A_URI),
+            PeerNameKind::Dns => (literal.bytes().all(is_dns), A_DNS_NAME),
+            PeerNameKind::CommonName => (!literal.contains(char::is_control), A_COMMON_NAME),
         };
+        if !is_right {
+            return Err(must_be(what, written));
+        }
+        let [before, after] = [before, after].map(|text| match kind {
+            PeerNameKind::Dns => text.to_ascii_lowercase(),
+            PeerNameKind::Uri | PeerNameKind::CommonName => text.to_owned(),
+        });
         Ok(OwnerPattern { kind, written: written.to_owned(), before, after })
     }
 
@@ -94,16 +121,12 @@ impl OwnerPattern {
 
     /// The owner that this name, of the pattern's kind, names.
     pub fn owner_in<'n>(&self, name: &'n str) -> Option<Cow<'n, str>> {
-        match self.kind {
-            PeerNameKind::Uri | PeerNameKind::CommonName => {
-                self.middle_of(name).filter(|owner| is_capture(owner.bytes())).map(Cow::Borrowed)
-            }
-            PeerNameKind::Dns if name.contains(|letter: char| letter.is_ascii_uppercase()) => {
-                let name = name.to_ascii_lowercase();
-                self.middle_of(&name).filter(|owner| is_label(owner)).map(|owner| Cow::Owned(owner.to_owned()))
-            }
-            PeerNameKind::Dns => self.middle_of(name).filter(|owner| is_label(owner)).map(Cow::Borrowed),
+        if self.kind == PeerNameKind::Dns {
+            let name = name.to_ascii_lowercase();
+            let owner = self.middle_of(&name).filter(|owner| is_label(owner))?;
+            return Some(Cow::Owned(owner.to_owned()));
         }
+        self.middle_of(name).filter(|owner| is_capture(owner.bytes())).map(Cow::Borrowed)
     }
 
     /// What stands where the owner should. What is before it and what is after it share no letters.
@@ -117,6 +140,10 @@ impl fmt::Display for OwnerPattern {
         f.write_str(&self.written)
     }
 }
+
+const A_URI: &str = r#"a URI with its scheme before {owner}, like "spiffe://example.org/shard/{owner}""#;
+const A_COMMON_NAME: &str = "without control characters";
+const A_DNS_NAME: &str = r#"a DNS name, like "{owner}.masters.example.org""#;
 
 /// Whether a text begins with the scheme of a URI (RFC 3986, section 3.1).
 fn has_scheme(text: &str) -> bool {
@@ -171,16 +198,12 @@ mod tests {
             " spiffe://example.org/shard/1",
         ];
         // Whoever means the same has to write the same: what a URI may be normalised to is not looked for.
-        let other_spellings = [
-            "SPIFFE://example.org/shard/1",
-            "spiffe://EXAMPLE.org/shard/1",
-            "spiffe://example.org:443/shard/1",
-            "spiffe://example.org/shard/.",
-            "spiffe://example.org/shard/..",
-            "spiffe://example.org/shard/%31",
-            "spiffe://example.org/shard/a%2fb",
-            "spiffe://example.org/shard/1%00",
-        ];
+        let other_spellings = "\
+            SPIFFE://example.org/shard/1 | spiffe://EXAMPLE.org/shard/1 | \
+            spiffe://example.org:443/shard/1 | spiffe://example.org/shard/. | \
+            spiffe://example.org/shard/.. | spiffe://example.org/shard/%31 | \
+            spiffe://example.org/shard/a%2fb | spiffe://example.org/shard/1%00"
+            .split(" | ");
         let odd = [
             "1?x", "1#x", "1;x", "a b", "1 ", "1\n", "1\0", "\0", "a@b", "a:b", "a,b", "a\\b", "*", "{owner}", "ü",
             "１",
@@ -192,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_one_label_of_a_dns_name_and_comes_out_in_lower_case() {
+    fn owner_in_a_dns_name_is_one_label_in_lower_case() {
         let masters = pattern(PeerNameKind::Dns, "{owner}.Masters.example.org");
         for (name, owner) in [
             ("shard-1.masters.example.org", "shard-1"),
@@ -251,18 +274,10 @@ mod tests {
     #[test]
     fn a_pattern_has_one_owner_in_a_name_of_its_kind() {
         for kind in KINDS {
-            for wrong in [
-                "",
-                "x:/",
-                "x:{owner",
-                "x:owner}",
-                "x:{owner}{owner}",
-                "x:{owner}/{owner}",
-                "x:{shard}/{owner}",
-                "x:{owner}}",
-                "x:{{owner}",
-                "x:{Owner}",
-            ] {
+            let texts = "\
+                x:/ | x:{owner | x:owner} | x:{owner}{owner} | x:{owner}/{owner} | \
+                x:{shard}/{owner} | x:{owner}} | x:{{owner} | x:{Owner} | ";
+            for wrong in texts.split(" | ") {
                 assert!(OwnerPattern::parse(kind, wrong).is_err(), "{wrong:?}");
             }
             let [longest, longer] =
@@ -270,16 +285,10 @@ mod tests {
             assert!(OwnerPattern::parse(PeerNameKind::Uri, &longest).is_ok());
             assert!(OwnerPattern::parse(kind, &longer).is_err());
         }
-        for wrong in [
-            "{owner}",
-            "/{owner}",
-            "//example.org/{owner}",
-            "{owner}://x",
-            "1x:{owner}",
-            ":{owner}",
-            "x:/ {owner}",
-            "x:/ü{owner}",
-        ] {
+        let listed = "\
+            {owner} | /{owner} | //example.org/{owner} | {owner}://x | 1x:{owner} | :{owner} | \
+            x:/ {owner} | x:/ü{owner}";
+        for wrong in listed.split(" | ") {
             assert!(OwnerPattern::parse(PeerNameKind::Uri, wrong).is_err(), "{wrong:?}");
         }
         for wrong in ["x:{owner}", "*.{owner}", "{owner}/x", "{owner} ", "ü.{owner}"] {
@@ -301,14 +310,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_owner_that_a_name_was_made_of_is_the_owner_that_is_found_in_it(pattern in patterns(), owner in "[A-Za-z0-9_-]{1,12}") {
+        fn name_made_with_an_owner_gives_that_owner(pattern in patterns(), owner in "[A-Za-z0-9_-]{1,12}") {
             let name = pattern.as_str().replace("{owner}", &owner);
             let expected = if pattern.kind() == PeerNameKind::Dns { owner.to_ascii_lowercase() } else { owner };
             prop_assert_eq!(pattern.owner_in(&name), Some(Cow::Borrowed(expected.as_str())));
         }
 
         #[test]
-        fn whatever_a_name_is_the_owner_found_in_it_makes_that_name_and_is_of_the_alphabet(
+        fn owner_found_in_any_name_makes_that_name_again(
             pattern in patterns(),
             middle in "[A-Za-z0-9./%~_ -]{0,6}|.{0,4}",
             before in ".{0,3}",

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use crate::lock::Lock;
 use crate::lock_template::LockTemplate;
 use crate::path_template::PathTemplate;
-use crate::route::{Lock, Route};
+use crate::route::Route;
 use crate::trie::{Step, Trie};
 
 /// The routes of a configuration, to find those that take all of what others take.
@@ -29,13 +30,13 @@ impl<'r> CoverIndex<'r> {
 
     /// The first of them past which no request gets that the route takes, if it is asked before that: see [`Route::takes_all_of`].
     pub fn first_that_takes_all_of(&self, route: &Route) -> Option<usize> {
-        self.first_that_takes_all(route.host.as_deref(), &route.path)
+        self.first_taking(route.host.as_deref(), &route.path)
     }
 
-    /// The same for a host and paths.
-    pub(crate) fn first_that_takes_all(&self, host: Option<&str>, paths: &PathTemplate) -> Option<usize> {
-        let candidates = self.reached.covering(&steps(host, paths));
-        candidates.into_iter().find(|number| self.routes[*number].takes_all(host, paths))
+    /// The first of them past which no request for that host and these paths gets.
+    pub(crate) fn first_taking(&self, host: Option<&str>, paths: &PathTemplate) -> Option<usize> {
+        let mut candidates = self.reached.covering(&steps(host, paths)).into_iter();
+        candidates.find(|number| self.routes[*number].takes_all(host, paths))
     }
 }
 
@@ -48,7 +49,7 @@ pub struct OverlapIndex<'r> {
 impl<'r> OverlapIndex<'r> {
     /// Of these, in that order.
     pub fn new(routes: impl IntoIterator<Item = &'r Route>) -> OverlapIndex<'r> {
-        let (routes, mut trie): (Vec<&Route>, Trie) = (routes.into_iter().collect(), Trie::default());
+        let (routes, mut trie): (Vec<_>, Trie) = (routes.into_iter().collect(), Trie::default());
         for (number, route) in routes.iter().enumerate() {
             trie.insert(number, &steps(route.host.as_deref(), &route.path));
         }
@@ -64,7 +65,7 @@ impl<'r> OverlapIndex<'r> {
 
 /// A host is the first step, and no host takes any.
 fn steps(host: Option<&str>, paths: &PathTemplate) -> Vec<Step> {
-    let host = host.map_or_else(|| Step::BeginsWith(String::new()), |host| Step::Text(host.to_owned()));
+    let host = host.map_or(Step::BeginsWith(String::new()), |host| Step::Text(host.to_owned()));
     std::iter::once(host).chain(paths.steps()).collect()
 }
 
@@ -81,7 +82,7 @@ impl<'l> LockIndex<'l> {
         let locks: Vec<&Lock> = locks.into_iter().collect();
         for (number, lock) in locks.iter().enumerate() {
             if known.insert((lock.source, lock.key.as_str())) {
-                firsts.insert(number, &lock.key.whole_steps());
+                firsts.insert(number, &lock.key.steps());
             }
         }
         LockIndex { locks, firsts }
@@ -89,7 +90,7 @@ impl<'l> LockIndex<'l> {
 
     /// The numbers of those that may have a key in common with that, in order: see [`LockTemplate::overlaps`].
     pub fn overlapping(&self, key: &LockTemplate) -> impl Iterator<Item = usize> {
-        let candidates = self.firsts.alike(&key.whole_steps());
+        let candidates = self.firsts.alike(&key.steps());
         candidates.into_iter().filter(|number| self.locks[*number].key.overlaps(key))
     }
 }

@@ -3,15 +3,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::Config;
 use crate::route::Mode;
+use crate::route::tests::any_route;
 use crate::trie::STEPS_MAX;
-
-fn any_route() -> Route {
-    let text = "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n[[route]]\nname = \"r\"\n\
-        path = \"/\"\nupstream = \"http://127.0.0.1:9000\"\nlock = { source = \"main\", key = \"/k\" }\n";
-    Config::from_toml("f.toml", text).unwrap().routes[0].clone()
-}
 
 const PATH: &str = "(/(a|A|b|k|K|\u{212a}|\u{17f}|s|S|ä|Ä|[{][xyz][}])){0,3}/?";
 const KEY: &str = "/?(a|b|a b|a%20b|ab|[{]x[}]|a[{]x[}]|ab[{]y[}]|[{]x[}]b)(/(a|b|a b|a%20b|[{]x[}]|[{]y[}]b)){0,2}";
@@ -38,7 +32,7 @@ proptest! {
     }
 
     #[test]
-    fn locks_are_found_as_by_asking_all_of_them_but_for_those_that_are_there_already(
+    fn lock_index_finds_the_first_of_each_overlapping_key(
         written in vec((KEY, 0..2_usize), 1..24),
     ) {
         let Mode::Enforce(any_lock) = any_route().mode else { unreachable!("it has a lock") };

@@ -1,71 +1,67 @@
-//! The configuration of fencepost: as written → checked → typed.
+//! The configuration of fencepost: the file as written, checked and typed.
 //!
-//! [`Config::from_toml`] reads a file and [`Config::from_flags`] the command line. Both make raw settings, each
-//! with its place, and check them all, so that every [`Problem`] is known at once; what comes out needs no more
-//! checks. `REFERENCE.md` beside this crate describes every key.
+//! [`Config::from_toml`] reads a file and [`Config::from_flags`] the command line. Both report every [`Problem`] at once,
+//! each with its place. A [`Config`] needs no more checks. `REFERENCE.md` beside this crate describes every key.
 //!
-//! Read in this order: what comes out ([`Config`], [`Route`], [`PathTemplate`], [`LockTemplate`]); which route a
-//! request meets ([`Config::route`]); how a file is read (`reader`, `raw`) and checked (`check` and its kin).
+//! Read in this order: the reader (`reader`), a table of the file (`limits`), the whole file (`config`), routes
+//! (`route`, `check_routes`), and which route a request meets (`routing`).
 
-mod config;
-
-mod address;
-mod captures;
-mod identity;
-mod listening;
-mod lock_template;
-mod path_template;
-mod percent;
-mod records;
-mod route;
-mod routes;
-mod routing;
-mod upstream;
-
-mod index;
-mod trie;
-
-mod difference;
-mod shown;
-
+mod flags;
 mod places;
 mod problem;
 mod reader;
-mod setting;
-mod tls;
 mod units;
 
-mod flags;
-mod raw;
+mod address;
+mod captures;
+mod lock_template;
+mod path_template;
+mod percent;
+mod trie;
 
-mod check;
-mod check_identity;
-mod check_lock;
+mod limits;
+mod listening;
+mod records;
+mod source;
+mod tls;
+mod upstream;
+
+mod identity;
+mod lock;
+mod route;
+mod token_header;
+
 mod check_locks;
-mod check_route;
 mod check_routes;
-mod check_source;
-mod check_upstream;
+mod config;
+mod difference;
+
+mod index;
+mod routes;
+mod routing;
 
 #[cfg(test)]
 mod reference;
 
 pub use address::{Address, HostPort};
 pub use captures::{Capture, Captures};
-pub use check_route::{folds_alike, parse_token_header};
-pub use config::{Config, EtcdUser, Limits, Source, SourceKind};
+pub use config::Config;
 pub use difference::{Change, Difference};
 pub use flags::Flags;
 pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};
 pub use index::{CoverIndex, LockIndex, OverlapIndex};
+pub use limits::Limits;
 pub use listening::{Admin, Listener};
+pub use lock::{Lock, Record};
 pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};
 pub use places::Places;
 pub use problem::{Problem, Problems};
 pub use records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
-pub use route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route, StaleStatus};
+pub use route::{Freshness, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Route, StaleStatus};
 pub use routes::Routes;
 pub use routing::Routing;
+pub use source::{EtcdUser, Source, SourceKind};
 pub use tls::{ClientCertificates, ClientTls, Identity, ServerTls, TlsVersion};
+pub use token_header::{folds_alike, parse_token_header};
 pub use upstream::{Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls};

@@ -1,11 +1,8 @@
 //! Where the proxy listens, and by what: `[[listener]]` and `[admin]`.
 
 use crate::address::Address;
-use crate::problem::Notes;
-use crate::raw::whole;
 use crate::reader::Table;
-use crate::setting::Setting;
-use crate::tls::{RawServerTls, ServerTls};
+use crate::tls::ServerTls;
 
 /// Where requests are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,93 +37,57 @@ impl Admin {
     }
 }
 
-/// `[[listener]]`.
-pub(crate) struct RawListener {
-    pub(crate) address: Setting<String>,
-    pub(crate) tls: Setting<RawServerTls>,
-}
+const UNPROTECTED: &str = "is not on this machine alone: it needs tls with client_ca, so that only those who \
+    have a certificate can ask; dangerous_unprotected = true lets anybody";
+const DANGEROUS: &str =
+    "whoever reaches it may read everything and change the configuration: dangerous_unprotected is set";
 
-impl RawListener {
-    pub(crate) fn read(table: &mut Table<'_>) -> RawListener {
-        RawListener { address: table.string("address"), tls: read_tls(table) }
-    }
-}
-
-/// `[admin]`.
-pub(crate) struct RawAdmin {
-    pub(crate) listen: Setting<String>,
-    tls: Setting<RawServerTls>,
-    dangerous_unprotected: Setting<bool>,
-}
-
-impl RawAdmin {
-    pub(crate) fn read(table: &mut Table<'_>) -> RawAdmin {
-        RawAdmin {
-            listen: table.string("listen"),
-            tls: read_tls(table),
-            dangerous_unprotected: table.boolean("dangerous_unprotected"),
-        }
-    }
-
+impl Admin {
     /// The admin listener, unless it is off.
-    pub(crate) fn check(self, notes: &Notes) -> Option<Admin> {
-        let RawAdmin { listen, tls, dangerous_unprotected } = self;
-        let place = listen.place.clone();
-        let address = listen.parse(notes, |text| match text.as_str() {
+    pub(crate) fn read(t: &mut Table<'_>) -> Option<Admin> {
+        let address = t.text_or("listen", "127.0.0.1:9901", |text| match text {
             "off" => Ok(None),
             text => Address::parse(text).map(Some),
         });
-        let default = Address::parse("127.0.0.1:9901").expect("the default is an address");
-        let address = address.or_if_absent(Some(default))??;
-        let tls = check_tls(tls, notes)?;
-        let admin = Admin { address, tls, dangerous_unprotected: dangerous_unprotected.or(false) };
-        let at = &admin.address;
-        if admin.is_protected() {
-            return Some(admin);
-        }
-        if admin.dangerous_unprotected {
-            let text =
-                "whoever reaches it may read everything and change the configuration: dangerous_unprotected is set";
-            notes.warning(&place, text);
-        } else {
-            notes.problem(
-                &place,
-                format_args!("{at} is not on this machine alone: it needs tls with client_ca, so that only those who have a certificate can ask; dangerous_unprotected = true lets anybody"),
-            );
+        let tls = t.table("tls", ServerTls::read);
+        let tls_is_wrong = tls.is_none() && t.is_written("tls");
+        let dangerous_unprotected = t.flag("dangerous_unprotected");
+        let admin = Admin { address: address??, tls, dangerous_unprotected };
+        if !admin.is_protected() && dangerous_unprotected {
+            t.warning("listen", DANGEROUS);
+        } else if !admin.is_protected() && !tls_is_wrong {
+            t.problem("listen", format_args!("{} {UNPROTECTED}", admin.address));
         }
         Some(admin)
     }
 }
 
-/// The listeners that are right, each with its address checked against the others and the admin listener's.
-pub(crate) fn check_listeners(raw: Setting<Vec<RawListener>>, admin: &Option<Admin>, notes: &Notes) -> Vec<Listener> {
-    let raw = raw.required(notes, "at least one address where requests are accepted");
-    let mut listeners: Vec<Listener> = Vec::new();
-    for RawListener { address, tls } in raw.unwrap_or_default() {
-        let place = address.place.clone();
-        let address = address.parse(notes, |text| Address::parse(&text));
-        let address = address.required(notes, "the address where requests are accepted");
-        let tls = check_tls(tls, notes);
-        let (Some(address), Some(tls)) = (address, tls) else { continue };
-        if let Some(other) = listeners.iter().find(|other| other.address.collides(&address)) {
-            let by_what = if other.address == address { String::new() } else { format!(", as {}", other.address) };
-            notes.problem(&place, format_args!("{address} is listened on already{by_what}"));
-        } else if let Some(admin) = admin.as_ref().filter(|admin| admin.address.collides(&address)) {
-            let which = if admin.address == address { String::new() } else { format!(", {}, too", admin.address) };
-            notes.problem(&place, format_args!("{address} is the address of the admin listener{which}"));
+impl Listener {
+    /// The listeners, each with its address checked against the others and the admin listener's.
+    pub(crate) fn read_all(t: &mut Table<'_>, admin: Option<&Admin>) -> Vec<Listener> {
+        let what = "at least one address where requests are accepted";
+        let mut listeners: Vec<Listener> = Vec::new();
+        for mut t in t.tables("listener", what) {
+            let what = "the address where requests are accepted";
+            let address = t.required("address", what, Address::parse);
+            let tls = t.table("tls", ServerTls::read);
+            t.finish();
+            let tls_is_wrong = tls.is_none() && t.is_written("tls");
+            let Some(address) = address.filter(|_| !tls_is_wrong) else { continue };
+            let mut others = listeners.iter().map(|other| &other.address);
+            if let Some(other) = others.find(|other| other.collides(&address)) {
+                let how = if *other == address { String::new() } else { format!(", as {other}") };
+                t.problem("address", format_args!("{address} is listened on already{how}"));
+            } else if let Some(admin) = admin.filter(|admin| admin.address.collides(&address)) {
+                let at = &admin.address;
+                let which = if *at == address { String::new() } else { format!(", {at}, too") };
+                let text = format!("{address} is the address of the admin listener{which}");
+                t.problem("address", text);
+            }
+            listeners.push(Listener { address, tls });
         }
-        listeners.push(Listener { address, tls });
+        listeners
     }
-    listeners
-}
-
-fn read_tls(table: &mut Table<'_>) -> Setting<RawServerTls> {
-    table.table("tls").map(|tls| whole(tls, RawServerTls::read))
-}
-
-/// TLS or none; `None` if something is wrong with it.
-fn check_tls(raw: Setting<RawServerTls>, notes: &Notes) -> Option<Option<ServerTls>> {
-    raw.map(|tls| tls.check(notes).map(Some)).or_if_absent(Some(None))?
 }
 
 #[cfg(test)]
@@ -181,10 +142,15 @@ mod tests {
     #[test]
     fn files_of_tls_are_shown_by_their_paths() {
         let config = read(&format!("tls = {{ {SERVER}, client_ca = \"/t/ca.pem\", crl = \"/t/crl.pem\" }}")).unwrap();
-        let value = |key| config.settings().find(|(table, name, _)| table.is_empty() && *name == key).unwrap().2;
-        let identity = r#"certificate = "/t/a.pem", key = "/t/a.key""#;
-        let clients = r#"client_ca = "/t/ca.pem", client_certificates = "required", crl = "/t/crl.pem""#;
-        assert_eq!(value("admin.tls"), format!(r#"{{ {identity}, {clients}, min_version = "1.2" }}"#));
-        assert_eq!(value("listener.tls"), format!(r#"[127.0.0.1:8080: {{ {identity}, min_version = "1.3" }}]"#));
+        let value = |of: &str, key: &str| {
+            config.settings().find(|(table, name, _)| *table == of && *name == key).map(|found| found.2.into_owned())
+        };
+        for (key, path) in [("tls.certificate", "/t/a.pem"), ("tls.client_ca", "/t/ca.pem"), ("tls.crl", "/t/crl.pem")]
+        {
+            assert_eq!(value("admin", key).as_deref(), Some(path));
+        }
+        let tls = "tls.certificate = /t/a.pem, tls.key = /t/a.key, tls.client_ca = none, tls.client_certificates = required, \
+                   tls.crl = none, tls.min_version = 1.3";
+        assert_eq!(value("", "listener.tls"), Some(format!("[127.0.0.1:8080: {tls}]")));
     }
 }

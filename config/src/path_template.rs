@@ -47,19 +47,19 @@ impl PathTemplate {
         let Some(rest) = written.strip_prefix('/') else {
             return Err(format!("must begin with \"/\", not be {written:?}"));
         };
-        let (rest, ends_with_slash) = match rest.strip_suffix('/') {
-            Some(rest) => (rest, true),
-            None => (rest, rest.is_empty()),
-        };
-        let segments =
-            if written == "/" { Vec::new() } else { rest.split('/').map(Segment::parse).collect::<Result<_, _>>()? };
+        let ends_with_slash = written.ends_with('/');
+        let segments = rest.strip_suffix('/').unwrap_or(rest).split('/');
+        let segments = segments.filter(|_| !rest.is_empty()).map(Segment::parse);
+        let segments = segments.collect::<Result<_, _>>()?;
         let template = PathTemplate { written: written.to_owned(), segments, ends_with_slash };
         let names: Vec<&str> = template.capture_names().collect();
-        if let Some((_, name)) = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
+        let is_known = |(index, name): &(usize, &&str)| names[..*index].contains(name);
+        if let Some((_, name)) = names.iter().enumerate().find(is_known) {
             return Err(format!("captures {{{name}}} twice"));
         }
-        if names.len() > PathTemplate::CAPTURES_MAX {
-            return Err(format!("has at most {} captures, not {}", PathTemplate::CAPTURES_MAX, names.len()));
+        let (count, most) = (names.len(), PathTemplate::CAPTURES_MAX);
+        if count > most {
+            return Err(format!("has at most {most} captures, not {count}"));
         }
         Ok(template)
     }
@@ -112,12 +112,10 @@ impl PathTemplate {
         // What follows the slash that was passed last; `None` if the path ended without another slash.
         let mut rest = Some(rest);
         for segment in &self.segments {
-            let (written, behind) = match rest {
-                None | Some("") => return PathMatch::No,
-                Some(text) => match text.split_once('/') {
-                    Some((written, behind)) => (written, Some(behind)),
-                    None => (text, None),
-                },
+            let Some(text) = rest.filter(|text| !text.is_empty()) else { return PathMatch::No };
+            let (written, behind) = match text.split_once('/') {
+                Some((written, behind)) => (written, Some(behind)),
+                None => (text, None),
             };
             match segment.compare(written) {
                 Comparison::Different => return PathMatch::No,
@@ -137,18 +135,17 @@ impl PathTemplate {
 
     /// Whether no path reaches a route with the other template, if this one is asked first.
     pub(crate) fn covers(&self, other: &PathTemplate) -> bool {
-        let same_prefix = self.segments.iter().zip(&other.segments).all(|(mine, others)| mine.covers(others));
-        match self.segments.len().cmp(&other.segments.len()) {
-            std::cmp::Ordering::Less => same_prefix,
-            std::cmp::Ordering::Equal => same_prefix && (other.ends_with_slash || !self.ends_with_slash),
-            std::cmp::Ordering::Greater => false,
-        }
+        let (mine, others) = (&self.segments, &other.segments);
+        let has_slash = mine.len() < others.len() || other.ends_with_slash;
+        mine.len() <= others.len()
+            && (has_slash || !self.ends_with_slash)
+            && mine.iter().zip(others).all(|(mine, others)| mine.covers(others))
     }
 
     /// Whether there may be a path that both take. When in doubt, there may.
     pub(crate) fn overlaps(&self, other: &PathTemplate) -> bool {
-        let may_be_same = |(mine, others): (&Segment, &Segment)| mine.covers(others) || others.covers(mine);
-        self.segments.iter().zip(&other.segments).all(may_be_same)
+        let mut pairs = self.segments.iter().zip(&other.segments);
+        pairs.all(|(mine, others)| mine.covers(others) || others.covers(mine))
     }
 
     /// What its segments take. Where it [covers](PathTemplate::covers) or [overlaps](PathTemplate::overlaps) another, so do these.
@@ -162,7 +159,8 @@ impl PathTemplate {
     /// This template without the slash at its end, if it has one that matters.
     pub(crate) fn without_last_slash(&self) -> Option<PathTemplate> {
         let written = self.written.strip_suffix('/').filter(|rest| !rest.is_empty())?;
-        Some(PathTemplate { written: written.to_owned(), segments: self.segments.clone(), ends_with_slash: false })
+        let segments = self.segments.clone();
+        Some(PathTemplate { written: written.to_owned(), segments, ends_with_slash: false })
     }
 }
 
@@ -182,33 +180,27 @@ enum Comparison {
 impl Segment {
     fn parse(text: &str) -> Result<Segment, String> {
         if let Some(name) = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
-            return if is_placeholder_name(name) {
-                Ok(Segment::Capture(name.to_owned()))
-            } else {
-                Err(format!("{{{name}}} is no capture: a name is like \"shard_2\", of a-z, 0-9 and _"))
-            };
+            if is_placeholder_name(name) {
+                return Ok(Segment::Capture(name.to_owned()));
+            }
+            let rule = r#"a name is like "shard_2", of a-z, 0-9 and _"#;
+            return Err(format!("{{{name}}} is no capture: {rule}"));
         }
-        if text.contains(['{', '}']) {
-            return Err(format!("{text:?} is neither text nor a capture: {{name}} stands for one whole segment"));
-        }
-        if text.is_empty() {
-            return Err("has an empty segment: workers take \"//\" for \"/\"".to_owned());
-        }
-        if matches!(text, "." | "..") {
-            return Err(format!("has a segment {text:?}: workers remove it"));
-        }
-        if text.contains('%') {
-            return Err(format!(
-                "has '%' in the segment {text:?}: paths are compared decoded, so write the character itself"
-            ));
-        }
-        if let Some(odd) = text.bytes().find(|byte| KINDS[usize::from(*byte)] == UNCLEAR) {
-            return Err(format!(
-                "has {:?} in the segment {text:?}: no request path with that is taken",
-                char::from(odd)
-            ));
-        }
-        Ok(Segment::Literal { text: text.to_owned(), is_ascii: text.is_ascii() })
+        let odd = || text.bytes().find(|byte| KINDS[usize::from(*byte)] == UNCLEAR);
+        Err(if text.contains(['{', '}']) {
+            format!("{text:?} is neither text nor a capture: {{name}} stands for one whole segment")
+        } else if text.is_empty() {
+            "has an empty segment: workers take \"//\" for \"/\"".to_owned()
+        } else if matches!(text, "." | "..") {
+            format!("has a segment {text:?}: workers remove it")
+        } else if text.contains('%') {
+            let rule = "paths are compared decoded, so write the character itself";
+            format!("has '%' in the segment {text:?}: {rule}")
+        } else if let Some(odd) = odd().map(char::from) {
+            format!("has {odd:?} in the segment {text:?}: no request path with that is taken")
+        } else {
+            return Ok(Segment::Literal { text: text.to_owned(), is_ascii: text.is_ascii() });
+        })
     }
 
     fn compare(&self, written: &str) -> Comparison {
@@ -220,8 +212,9 @@ impl Segment {
             Segment::Literal { text, .. } if decoded(written).eq(text.bytes()) => Comparison::Same,
             Segment::Literal { text, is_ascii } => {
                 let lower = |byte: u8| byte.to_ascii_lowercase();
+                let is_ascii = *is_ascii && kinds & BEYOND_ASCII == 0;
                 let alike = decoded(written).map(lower).eq(text.bytes().map(lower))
-                    || (kinds & BEYOND_ASCII != 0 || !is_ascii) && reads_alike(decoded(written).collect(), text);
+                    || !is_ascii && reads_alike(decoded(written).collect(), text);
                 if alike { Comparison::Unclear } else { Comparison::Different }
             }
             Segment::Capture(_) if is_capture(decoded(written)) => Comparison::Same,
@@ -232,11 +225,8 @@ impl Segment {
     fn covers(&self, other: &Segment) -> bool {
         match (self, other) {
             (Segment::Capture(_), _) => true,
-            (Segment::Literal { text: mine, is_ascii: true }, Segment::Literal { text: others, is_ascii: true }) => {
-                mine.eq_ignore_ascii_case(others)
-            }
-            (Segment::Literal { text: mine, .. }, Segment::Literal { text: others, .. }) => {
-                reads_alike(others.clone().into_bytes(), mine)
+            (Segment::Literal { text, .. }, Segment::Literal { text: other, .. }) => {
+                text.eq_ignore_ascii_case(other) || reads_alike(other.clone().into_bytes(), text)
             }
             (Segment::Literal { .. }, Segment::Capture(_)) => false,
         }

@@ -1,38 +1,42 @@
-//! What is wrong with a configuration, and where.
+//! Problems and warnings, each with its place. Collects all of them, so that a user is told everything at once.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::places::Places;
+use crate::flags::flag_of;
+use crate::places::{Places, WrittenTable};
 
-/// One thing that is wrong, or in a list of warnings worth knowing, with the place where it is written.
+/// An error, or in a list of warnings a warning, with the place where it is written.
 ///
 /// Shown as `file:line: key: text`, or as `--flag: text` if it was written on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
+    /// `None`: the command line.
+    file: Option<Arc<str>>,
+    column: Option<usize>,
     place: Place,
     text: String,
 }
 
 impl Problem {
-    pub(crate) fn new(place: &Place, text: impl fmt::Display) -> Problem {
-        Problem { place: place.clone(), text: text.to_string() }
+    pub(crate) fn new(file: &Option<Arc<str>>, place: &Place, text: impl fmt::Display) -> Problem {
+        Problem { file: file.clone(), column: None, place: place.clone(), text: text.to_string() }
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place.origin {
-            Origin::File { name, line, column: None } => write!(f, "{name}:{line}: ")?,
-            Origin::File { name, line, column: Some(column) } => write!(f, "{name}:{line}:{column}: ")?,
-            Origin::CommandLine => {}
+        let Problem { file, column, place: Place { line, key }, text } = self;
+        match (file, column) {
+            (None, _) => write!(f, "{}: ", flag_of(key))?,
+            (Some(file), None) => write!(f, "{file}:{line}: ")?,
+            (Some(file), Some(column)) => write!(f, "{file}:{line}:{column}: ")?,
         }
-        if !self.place.key.is_empty() {
-            write!(f, "{}: ", self.place.key)?;
+        if file.is_some() && !key.is_empty() {
+            write!(f, "{key}: ")?;
         }
-        f.write_str(&self.text)
+        f.write_str(text)
     }
 }
 
@@ -46,7 +50,7 @@ impl Problems {
     /// # Errors
     /// The problems.
     pub fn none(mut problems: Vec<Problem>) -> Result<(), Problems> {
-        problems.sort_by_key(|problem| problem.place.line());
+        problems.sort_by_key(|problem| problem.place.line);
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
     }
 
@@ -58,135 +62,102 @@ impl Problems {
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "\n" };
-            write!(f, "{separator}{problem}")?;
-        }
-        Ok(())
+        let lines: Vec<String> = self.0.iter().map(Problem::to_string).collect();
+        f.write_str(&lines.join("\n"))
     }
 }
 
 impl std::error::Error for Problems {}
 
-/// Where a setting is written, or where it would be if it were.
+/// Where a key is written, or where it would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    origin: Origin,
-    key: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Origin {
-    File { name: Arc<str>, line: usize, column: Option<usize> },
-    CommandLine,
+    /// 0 on the command line.
+    pub(crate) line: usize,
+    /// The full name of the key, e.g. `source.main.kind`, without control characters: it is shown in a line, and on terminals.
+    pub(crate) key: String,
 }
 
 impl Place {
-    /// The place of a flag of the command line, e.g. `--listen`.
-    pub(crate) fn flag(flag: &str) -> Place {
-        Place { origin: Origin::CommandLine, key: flag.to_owned() }
-    }
-
-    /// The place of a key that is not written, in the table that stands here.
-    pub(crate) fn child(&self, key: &str) -> Place {
-        Place { origin: self.origin.clone(), key: self.child_key(key) }
-    }
-
-    /// The full name of a key in the table that stands here. What it has of control characters is escaped: it is shown in a line, and on
-    /// terminals.
-    pub(crate) fn child_key(&self, key: &str) -> String {
-        let key = key.escape_debug();
-        if self.key.is_empty() { key.to_string() } else { format!("{}.{key}", self.key) }
-    }
-
-    /// The full name of the key, e.g. `source.main.kind`.
-    pub(crate) fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// The same line under another key.
-    pub(crate) fn renamed(&self, key: String) -> Place {
-        Place { origin: self.origin.clone(), key }
+    /// A key of the table here.
+    pub(crate) fn child(&self, line: usize, key: &str) -> Place {
+        let dot = if self.key.is_empty() { "" } else { "." };
+        Place { line, key: format!("{}{dot}{}", self.key, key.escape_debug()) }
     }
 
     /// How a problem elsewhere points to this place: ` (line 7)`, or nothing on the command line.
     pub(crate) fn reference(&self) -> String {
-        match &self.origin {
-            Origin::File { line, .. } => format!(" (line {line})"),
-            Origin::CommandLine => String::new(),
-        }
-    }
-
-    fn line(&self) -> usize {
-        match &self.origin {
-            Origin::File { line, .. } => *line,
-            Origin::CommandLine => 0,
-        }
+        if self.line == 0 { String::new() } else { format!(" (line {})", self.line) }
     }
 }
 
-/// What was noticed while one configuration was read and checked.
+/// That a text must be something else.
+pub(crate) fn must_be(what: &str, text: &str) -> String {
+    format!("must be {what}, not {text:?}")
+}
+
+/// What was noticed while one configuration was read and checked. The default is for the command line.
+#[derive(Default)]
 pub(crate) struct Notes {
-    file: Arc<str>,
-    /// Where each line of the file begins.
+    /// `None`: the command line.
+    file: Option<Arc<str>>,
+    /// Where each line of the file begins; empty for the command line.
     line_starts: Vec<usize>,
-    places: RefCell<HashMap<String, Place>>,
-    problems: RefCell<Vec<Problem>>,
-    warnings: RefCell<Vec<Problem>>,
+    noted: RefCell<Noted>,
+}
+
+#[derive(Default)]
+struct Noted {
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+    tables: Vec<WrittenTable>,
 }
 
 impl Notes {
     pub(crate) fn for_file(name: &str, text: &str) -> Notes {
-        let after_newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
-        Notes {
-            file: name.into(),
-            line_starts: std::iter::once(0).chain(after_newlines).collect(),
-            places: RefCell::default(),
-            problems: RefCell::default(),
-            warnings: RefCell::default(),
-        }
+        let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
+        let line_starts = std::iter::once(0).chain(newlines).collect();
+        Notes { file: Some(name.into()), line_starts, ..Notes::default() }
     }
 
-    pub(crate) fn for_flags() -> Notes {
-        Notes::for_file("", "")
-    }
-
-    /// Something is wrong at this place.
+    /// The key here is wrong.
     pub(crate) fn problem(&self, place: &Place, text: impl fmt::Display) {
-        self.problems.borrow_mut().push(Problem::new(place, text));
+        self.noted.borrow_mut().problems.push(Problem::new(&self.file, place, text));
     }
 
-    /// Something at this place works, and its user should know what it means.
+    /// The key here works, and its user should know what it means.
     pub(crate) fn warning(&self, place: &Place, text: impl fmt::Display) {
-        self.warnings.borrow_mut().push(Problem::new(place, text));
+        self.noted.borrow_mut().warnings.push(Problem::new(&self.file, place, text));
     }
 
     /// The file is not TOML at this offset.
     pub(crate) fn syntax_problem(&self, text: &str, offset: usize, message: &str) {
         let line = self.line_of(offset);
         let before = text.get(self.line_starts[line - 1]..offset).unwrap_or_default();
+        let problem = Problem::new(&self.file, &Place { line, key: String::new() }, message);
         let column = Some(before.chars().count() + 1);
-        let origin = Origin::File { name: Arc::clone(&self.file), line, column };
-        self.problem(&Place { origin, key: String::new() }, message);
+        self.noted.borrow_mut().problems.push(Problem { column, ..problem });
     }
 
-    /// The place of a key that is written at this offset of the file.
-    pub(crate) fn place(&self, offset: usize, key: String) -> Place {
-        let line = self.line_of(offset);
-        let place = Place { origin: Origin::File { name: Arc::clone(&self.file), line, column: None }, key };
-        self.places.borrow_mut().insert(place.key.clone(), place.clone());
-        place
-    }
-
-    fn line_of(&self, offset: usize) -> usize {
+    pub(crate) fn line_of(&self, offset: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= offset)
+    }
+
+    /// How many problems there are so far.
+    pub(crate) fn problem_count(&self) -> usize {
+        self.noted.borrow().problems.len()
+    }
+
+    /// Changes what is recorded of the tables.
+    pub(crate) fn record<T>(&self, change: impl FnOnce(&mut Vec<WrittenTable>) -> T) -> T {
+        change(&mut self.noted.borrow_mut().tables)
     }
 
     /// The warnings and where each key is, if nothing is wrong.
     pub(crate) fn finish(self) -> Result<(Vec<Problem>, Places), Problems> {
-        Problems::none(self.problems.into_inner())?;
-        let mut warnings = self.warnings.into_inner();
-        warnings.sort_by_key(|warning| warning.place.line());
-        Ok((warnings, Places::new(self.places.into_inner())))
+        let Noted { problems, mut warnings, tables } = self.noted.into_inner();
+        Problems::none(problems)?;
+        warnings.sort_by_key(|warning| warning.place.line);
+        Ok((warnings, Places { file: self.file, tables: Arc::new(tables) }))
     }
 }

@@ -1,201 +1,292 @@
-//! Reads TOML tables key by key and reports everything it stumbles over, instead of stopping at the first.
+//! Reads TOML tables key by key. Notes every problem and goes on, where serde would stop at the first.
+//!
+//! Each method declares a key: its type, its range and its default. A wrong value is noted, and the default stands in for
+//! it, because a configuration with a problem is never used.
 
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use toml::Spanned;
-use toml::de::{DeArray, DeInteger, DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
+use crate::places::{NONE, WrittenKey, WrittenTable, shown};
 use crate::problem::{Notes, Place};
-use crate::setting::Setting;
-use crate::units;
+use crate::units::Unit;
 
-/// The keys of the whole file that are no tables.
-const TOP_LEVEL: [&str; 2] = ["state_dir", "threads"];
+type Key = &'static str;
+type Read<T> = Result<T, String>;
+type List<T> = Vec<(Place, T)>;
+type Range = RangeInclusive<i64>;
 
-/// A table of the file. Each key that it may have is asked for once; [`Table::finish`] reports the others.
+/// What a text means, or what is wrong with it.
+pub(crate) trait Parse<T>: FnOnce(&str) -> Read<T> {}
+impl<T, F: FnOnce(&str) -> Read<T>> Parse<T> for F {}
+
+/// A table of the file. [`Table::finish`] notes the keys that nobody asked for.
 pub(crate) struct Table<'t> {
-    notes: &'t Notes,
+    pub(crate) notes: &'t Notes,
+    /// `None`: nobody wrote the table.
     entries: Option<&'t DeTable<'t>>,
-    place: Place,
-    known: Vec<&'static str>,
+    pub(crate) place: Place,
+    /// Where its keys are recorded: in which of the tables, and below which of its keys.
+    record: usize,
+    parent: Key,
+    asked: Vec<Key>,
 }
 
 impl<'t> Table<'t> {
     /// The whole file.
     pub(crate) fn root(notes: &'t Notes, entries: &'t DeTable<'t>) -> Table<'t> {
-        Table::new(notes, Some(entries), notes.place(0, String::new()))
+        Table::new(notes, Some(entries), Place { line: notes.line_of(0), key: String::new() })
     }
 
-    /// A table that nobody wrote.
-    pub(crate) fn empty(notes: &'t Notes, place: Place) -> Table<'t> {
-        Table::new(notes, None, place)
+    /// A table whose keys all have their defaults.
+    pub(crate) fn empty(notes: &'t Notes, key: &str) -> Table<'t> {
+        Table::new(notes, None, Place { line: 0, key: key.to_owned() })
     }
 
     fn new(notes: &'t Notes, entries: Option<&'t DeTable<'t>>, place: Place) -> Table<'t> {
-        Table { notes, entries, place, known: Vec::new() }
-    }
-
-    /// Calls this table by another name in the problems to come.
-    pub(crate) fn rename(&mut self, key: String) {
-        self.place = self.place.renamed(key);
-    }
-
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
-    }
-
-    /// The keys that were asked for.
-    #[cfg(test)]
-    pub(crate) fn known(&self) -> &[&'static str] {
-        &self.known
-    }
-
-    pub(crate) fn string(&mut self, key: &'static str) -> Setting<String> {
-        self.read(key, "a string", |value| value.as_str().map(str::to_owned))
-    }
-
-    pub(crate) fn boolean(&mut self, key: &'static str) -> Setting<bool> {
-        self.read(key, "true or false", DeValue::as_bool)
-    }
-
-    pub(crate) fn integer(&mut self, key: &'static str) -> Setting<i64> {
-        let notes = self.notes;
-        self.read(key, "an integer", as_integer).parse(notes, in_64_bits)
-    }
-
-    pub(crate) fn duration(&mut self, key: &'static str) -> Setting<Duration> {
-        let notes = self.notes;
-        let text = self.read(key, r#"a duration, like "250ms", "5s", "2m" or "1h""#, |value| value.as_str());
-        text.parse(notes, units::duration)
-    }
-
-    /// A number of bytes.
-    pub(crate) fn size(&mut self, key: &'static str) -> Setting<i64> {
-        let notes = self.notes;
-        let read = self.read(key, r#"a size, like "64KiB", or an integer of bytes"#, |value| {
-            let text = value.as_str().map(units::size);
-            text.or_else(|| as_integer(value).map(in_64_bits))
+        let record = notes.record(|tables| {
+            let name = place.key.clone();
+            tables.push(WrittenTable { name, line: place.line, keys: Vec::new() });
+            tables.len() - 1
         });
-        read.parse(notes, |size| size)
+        Table { notes, entries, place, record, parent: "", asked: Vec::new() }
     }
 
-    /// A list of strings, each with a place of its own.
-    pub(crate) fn strings(&mut self, key: &'static str) -> Setting<Vec<Setting<String>>> {
-        let notes = self.notes;
-        let list = self.read(key, "a list of strings", DeValue::as_array);
-        let key = list.place.key().to_owned();
-        list.map(|list| items(list, &key, notes).map(|(place, value)| string_item(notes, place, value)).collect())
+    /// Calls this table by another name from now on.
+    pub(crate) fn rename(&mut self, key: String) {
+        self.notes.record(|tables| tables[self.record].name.clone_from(&key));
+        self.place.key = key;
     }
 
-    /// A table in this one: `[key]` or `key = { … }`.
-    pub(crate) fn table(&mut self, key: &'static str) -> Setting<Table<'t>> {
-        let notes = self.notes;
-        let table = self.read(key, "a table", DeValue::as_table);
-        let place = table.place.clone();
-        table.map(|entries| Table::new(notes, Some(entries), place))
+    /// Where a key of this table is, or would be.
+    pub(crate) fn place_of(&self, key: &str) -> Place {
+        self.place.child(self.line(key), key)
     }
 
-    /// The same; nobody need write it.
-    pub(crate) fn table_or_empty(&mut self, key: &'static str) -> Table<'t> {
-        let table = self.table(key);
-        let empty = Table::empty(self.notes, table.place.clone());
-        table.or(empty)
+    pub(crate) fn is_written(&self, key: &str) -> bool {
+        self.find(key).is_some()
     }
 
-    /// Tables of one kind, in order: `[[key]]`. An empty list is as good as none.
-    pub(crate) fn tables(&mut self, key: &'static str) -> Setting<Vec<Table<'t>>> {
-        let notes = self.notes;
-        let list = self.read(key, &format!("a list of tables, each begun with [[{key}]]"), DeValue::as_array);
-        if list.value().is_some_and(|list| list.is_empty()) {
-            return Setting::absent(list.place);
+    pub(crate) fn problem(&self, key: &str, text: impl Display) {
+        self.notes.problem(&self.place_of(key), text);
+    }
+
+    pub(crate) fn warning(&self, key: &str, text: impl Display) {
+        self.notes.warning(&self.place_of(key), text);
+    }
+
+    /// A string that `parse` understands.
+    pub(crate) fn text<T>(&mut self, key: Key, parse: impl Parse<T>) -> Option<T> {
+        let text = self.read(key, "a string", DeValue::as_str);
+        self.record(key, text.map_or(NONE.into(), shown));
+        self.right(key, parse(text?))
+    }
+
+    /// [`text`](Self::text), with a default; `None` only after a problem.
+    pub(crate) fn text_or<T>(&mut self, key: Key, or: &str, parse: impl Parse<T>) -> Option<T> {
+        let text = self.read(key, "a string", DeValue::as_str).unwrap_or(or);
+        self.record(key, shown(text));
+        self.right(key, parse(text))
+    }
+
+    /// [`text`](Self::text), but a problem if it is not written: `what` says what is missing.
+    pub(crate) fn required<T>(&mut self, key: Key, what: &str, parse: impl Parse<T>) -> Option<T> {
+        if !self.is_written(key) {
+            self.problem(key, format_args!("missing: {what}"));
         }
-        list.map(|list| items(list, key, notes).filter_map(|(place, value)| table_item(notes, place, value)).collect())
+        self.text(key, parse)
+    }
+
+    /// One of a few words. The first is the default, also after a problem.
+    pub(crate) fn choice<T: Copy>(&mut self, key: Key, choices: &[(&str, T)]) -> T {
+        let (default, value) = choices[0];
+        self.text_or(key, default, |word| one_of(word, choices)).unwrap_or(value)
+    }
+
+    /// `false` by default.
+    pub(crate) fn flag(&mut self, key: Key) -> bool {
+        let value = self.read(key, "true or false", DeValue::as_bool).unwrap_or(false);
+        self.record(key, if value { "true" } else { "false" });
+        value
+    }
+
+    /// An integer.
+    pub(crate) fn count<N: TryFrom<i64>>(&mut self, key: Key, range: Range, default: i64) -> N {
+        fitting(self.number(key, Unit::Count, range, Some(default)).unwrap_or(default))
+    }
+
+    /// A size in bytes.
+    pub(crate) fn size<N: TryFrom<i64>>(&mut self, key: Key, range: Range, default: i64) -> N {
+        fitting(self.number(key, Unit::Size, range, Some(default)).unwrap_or(default))
+    }
+
+    /// A duration. The range and the default are in milliseconds.
+    pub(crate) fn time(&mut self, key: Key, range: Range, default: i64) -> Duration {
+        let millis = self.number(key, Unit::Time, range, Some(default)).unwrap_or(default);
+        Duration::from_millis(fitting(millis))
+    }
+
+    /// A number of any unit that has no default.
+    pub(crate) fn optional<N: TryFrom<i64>>(&mut self, key: Key, unit: Unit, range: Range) -> Option<N> {
+        self.number(key, unit, range, None).map(fitting)
+    }
+
+    fn number(&mut self, key: Key, unit: Unit, range: Range, default: Option<i64>) -> Option<i64> {
+        let number = self.read(key, unit.expected(), |value| unit.read(value));
+        let number = number.and_then(|number| self.right(key, number)).or(default);
+        let shown = number.map_or(NONE.to_owned(), |number| unit.show(number).replace('"', ""));
+        self.record(key, shown);
+        self.right(key, unit.check(number?, range))
+    }
+
+    /// A list of strings that `parse` understands, each with its place. The same twice is a problem.
+    pub(crate) fn list<T: Eq>(&mut self, key: Key, parse: impl Fn(&str) -> Read<T>) -> List<T> {
+        let list = self.read(key, "a list of strings", DeValue::as_array);
+        let (mut texts, mut values): (Vec<&str>, List<T>) = (Vec::new(), Vec::new());
+        for (place, item) in self.items(key, list) {
+            let text = item.as_str().ok_or_else(|| wrong_type("a string", item));
+            texts.extend(text.as_ref().ok());
+            match text.and_then(|text| Ok((text, parse(text)?))) {
+                Ok((text, value)) if values.iter().any(|(_, other)| *other == value) => {
+                    self.notes.problem(&place, format_args!("{text:?} is in the list already"));
+                }
+                Ok((_, value)) => values.push((place, value)),
+                Err(problem) => self.notes.problem(&place, problem),
+            }
+        }
+        let texts: Vec<_> = texts.into_iter().map(shown).collect();
+        self.record(key, format!("[{}]", texts.join(", ")));
+        values
+    }
+
+    /// A table in this one, `[key]` or `key = { … }`; `None` too if anything in it is wrong.
+    pub(crate) fn table<T>(&mut self, key: Key, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let entries = Some(self.read(key, "a table", DeValue::as_table)?);
+        self.record_key(key, None);
+        let Table { notes, record, .. } = *self;
+        let (before, place, asked) = (notes.problem_count(), self.place_of(key), Vec::new());
+        let mut table = Table { notes, entries, place, record, parent: key, asked };
+        let value = read(&mut table);
+        table.finish();
+        value.filter(|_| notes.problem_count() == before)
+    }
+
+    /// A table of the whole file, `[key]`. One that nobody wrote has all defaults.
+    pub(crate) fn section<T>(&mut self, key: Key, read: impl FnOnce(&mut Self) -> T) -> T {
+        let entries = self.read(key, "a table", DeValue::as_table);
+        self.record_key(key, None);
+        let mut table = Table::new(self.notes, entries, self.place_of(key));
+        let value = read(&mut table);
+        table.finish();
+        value
+    }
+
+    /// Tables of one kind, in order: `[[key]]`. At least one is required.
+    pub(crate) fn tables(&mut self, key: Key, what: &str) -> Vec<Table<'t>> {
+        self.require_items(key, what);
+        let expected = format!("a list of tables, each begun with [[{key}]]");
+        let list = self.read(key, &expected, DeValue::as_array);
+        self.record_key(key, None);
+        let items = self.items(key, list).into_iter();
+        items.filter_map(|(place, item)| self.item(place, item)).collect()
     }
 
     /// Tables of one kind, each with a name: `[key.NAME]`.
-    pub(crate) fn named_tables(&mut self, key: &'static str) -> Setting<Vec<(String, Table<'t>)>> {
-        let notes = self.notes;
-        let tables = self.read(key, &format!("tables, each begun with [{key}.NAME]"), DeValue::as_table);
-        tables.map(|tables| {
-            let named = tables.iter().filter_map(|(name, value)| {
-                // The line of the table's own header: the key stands on the same line.
-                let place = notes.place(name.span().start, format!("{key}.{}", name.get_ref().escape_debug()));
-                Some((name.get_ref().to_string(), table_item(notes, place, value.get_ref())?))
-            });
-            named.collect()
-        })
+    pub(crate) fn named_tables(&mut self, key: Key) -> Vec<(String, Table<'t>)> {
+        let expected = format!("tables, each begun with [{key}.NAME]");
+        let tables = self.read(key, &expected, DeValue::as_table);
+        self.record_key(key, None);
+        let named = tables.into_iter().flatten().filter_map(|(name, value)| {
+            // The line of the table's own header: the key stands on the same line.
+            let (line, name) = (self.notes.line_of(name.span().start), name.get_ref());
+            let place = self.place_of(key).child(line, name);
+            Some((name.to_string(), self.item(place, value.get_ref())?))
+        });
+        named.collect()
+    }
+
+    /// Of keys that are read only under some condition, those that are written.
+    pub(crate) fn written(&mut self, keys: &[Key]) -> Vec<Key> {
+        self.asked.extend(keys);
+        keys.iter().copied().filter(|key| self.is_written(key)).collect()
+    }
+
+    /// A list that is missing or empty is a problem: `what` says what is missing.
+    pub(crate) fn require_items(&self, key: Key, what: &str) {
+        let is_empty = |value: &DeValue<'_>| value.as_array().is_some_and(|list| list.is_empty());
+        if self.find(key).is_none_or(|(_, value)| is_empty(value)) {
+            self.problem(key, format_args!("missing: {what}"));
+        }
     }
 
     /// Every key that was not asked for is a problem.
-    pub(crate) fn finish(self) {
-        for (name, _) in self.entries.into_iter().flatten() {
-            let key = name.get_ref().as_ref();
-            if self.known.contains(&key) {
-                continue;
-            }
-            let hint = nearest(key, self.known.iter().copied());
-            let hint = match hint {
+    pub(crate) fn finish(&self) {
+        let names = self.entries.into_iter().flatten().map(|(name, _)| name.get_ref().as_ref());
+        for key in names.filter(|name| !self.asked.contains(name)) {
+            let hint = match nearest(key, self.asked.iter().copied()) {
                 Some(near) => format!("; did you mean {near:?}?"),
-                // What stands below a table's header is the table's.
-                None if TOP_LEVEL.contains(&key) && !self.place.key().is_empty() => {
+                // A key of the whole file, below the header of a table.
+                None if matches!(key, "state_dir" | "threads") && !self.place.key.is_empty() => {
                     format!("; {key} stands above the first [table] of the file")
                 }
                 None => String::new(),
             };
-            self.notes.problem(&self.place_of(name), format_args!("unknown key{hint}"));
+            self.problem(key, format_args!("unknown key{hint}"));
         }
     }
 
-    fn read<T>(
-        &mut self,
-        key: &'static str,
-        expected: &str,
-        convert: impl FnOnce(&'t DeValue<'t>) -> Option<T>,
-    ) -> Setting<T> {
-        self.known.push(key);
-        let Some((name, value)) = self.find(key) else {
-            return Setting::absent(self.place.child(key));
+    /// The value of a key, if it is written and of the type that `convert` takes.
+    fn read<T>(&mut self, key: Key, expected: &str, convert: impl FnOnce(&'t DeValue<'t>) -> Option<T>) -> Option<T> {
+        self.asked.push(key);
+        let (_, value) = self.find(key)?;
+        self.right(key, convert(value).ok_or_else(|| wrong_type(expected, value)))
+    }
+
+    /// Notes the problem, if it is one.
+    fn right<T>(&self, key: Key, parsed: Read<T>) -> Option<T> {
+        parsed.map_err(|problem| self.problem(key, problem)).ok()
+    }
+
+    fn items(&self, key: Key, list: Option<&'t DeArray<'t>>) -> List<&'t DeValue<'t>> {
+        let items = list.into_iter().flatten().enumerate().map(|(index, item)| {
+            let line = self.notes.line_of(item.span().start);
+            (self.place.child(line, &format!("{key}[{index}]")), item.get_ref())
+        });
+        items.collect()
+    }
+
+    fn item(&self, place: Place, value: &'t DeValue<'t>) -> Option<Table<'t>> {
+        let DeValue::Table(entries) = value else {
+            self.notes.problem(&place, wrong_type("a table", value));
+            return None;
         };
-        let place = self.place_of(name);
-        match convert(value.get_ref()) {
-            Some(converted) => Setting::given(place, converted),
-            None => wrong_type(self.notes, place, expected, value.get_ref()),
-        }
+        Some(Table::new(self.notes, Some(entries), place))
     }
 
-    fn find(&self, key: &str) -> Option<(&'t Spanned<Key<'t>>, &'t Spanned<DeValue<'t>>)> {
-        self.entries?.iter().find(|(name, _)| name.get_ref() == key)
+    /// The offset of a key and its value, if it is written.
+    fn find(&self, key: &str) -> Option<(usize, &'t DeValue<'t>)> {
+        let (name, value) = self.entries?.get_key_value(key)?;
+        Some((name.span().start, value.get_ref()))
     }
 
-    fn place_of(&self, name: &Spanned<Key<'_>>) -> Place {
-        self.notes.place(name.span().start, self.place.child_key(name.get_ref()))
+    fn line(&self, key: &str) -> usize {
+        self.find(key).map_or(self.place.line, |(offset, _)| self.notes.line_of(offset))
     }
-}
 
-type Key<'t> = toml::de::DeString<'t>;
+    fn record(&self, key: Key, value: impl Into<Cow<'static, str>>) {
+        self.record_key(key, Some(value.into()));
+    }
 
-fn items<'t>(list: &'t DeArray<'t>, key: &str, notes: &Notes) -> impl Iterator<Item = (Place, &'t DeValue<'t>)> {
-    let place = move |(index, item): (usize, &'t Spanned<DeValue<'t>>)| {
-        (notes.place(item.span().start, format!("{key}[{index}]")), item.get_ref())
-    };
-    list.iter().enumerate().map(place)
-}
-
-fn string_item(notes: &Notes, place: Place, value: &DeValue<'_>) -> Setting<String> {
-    match value.as_str() {
-        Some(text) => Setting::given(place, text.to_owned()),
-        None => wrong_type(notes, place, "a string", value),
+    fn record_key(&self, key: Key, value: Option<Cow<'static, str>>) {
+        let written = WrittenKey { parent: self.parent, key, line: self.line(key), value };
+        self.notes.record(|tables| tables[self.record].keys.push(written));
     }
 }
 
-fn table_item<'t>(notes: &'t Notes, place: Place, value: &'t DeValue<'t>) -> Option<Table<'t>> {
-    match value.as_table() {
-        Some(entries) => Some(Table::new(notes, Some(entries), place)),
-        None => wrong_type(notes, place, "a table", value).into_value(),
-    }
-}
-
-fn wrong_type<T>(notes: &Notes, place: Place, expected: &str, value: &DeValue<'_>) -> Setting<T> {
+fn wrong_type(expected: &str, value: &DeValue<'_>) -> String {
     let found = match value {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "an integer",
@@ -205,16 +296,30 @@ fn wrong_type<T>(notes: &Notes, place: Place, expected: &str, value: &DeValue<'_
         DeValue::Array(_) => "a list",
         DeValue::Table(_) => "a table",
     };
-    notes.problem(&place, format_args!("must be {expected}, not {found}"));
-    Setting::broken(place)
+    format!("must be {expected}, not {found}")
 }
 
-fn as_integer<'t>(value: &'t DeValue<'t>) -> Option<&'t DeInteger<'t>> {
-    value.as_integer()
+fn fitting<N: TryFrom<i64>>(number: i64) -> N {
+    N::try_from(number).ok().expect("the range of a key fits its type")
 }
 
-fn in_64_bits(integer: &DeInteger<'_>) -> Result<i64, String> {
-    i64::from_str_radix(integer.as_str(), integer.radix()).map_err(|_| format!("{integer} does not fit into 64 bits"))
+/// The name of a route or source.
+pub(crate) fn parse_name(name: &str) -> Read<String> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if !(1..=64).contains(&name.len()) || !name.bytes().all(is_part) {
+        return Err("a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is a metric label".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+/// What one of a few words means.
+pub(crate) fn one_of<T: Copy>(word: &str, choices: &[(&str, T)]) -> Read<T> {
+    if let Some((_, value)) = choices.iter().find(|(name, _)| *name == word) {
+        return Ok(*value);
+    }
+    let names: Vec<String> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
+    let (last, others) = names.split_last().expect("a choice has choices");
+    Err(format!("must be {} or {last}, not {word:?}", others.join(", ")))
 }
 
 /// The word that was probably meant: the one that takes the fewest edits, and few for its length.
@@ -244,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_word_is_near() {
+    fn nearest_word_is_near() {
         let nearest = |word| nearest(word, ["max_age", "mode", "name", "path", "exempt_methods"].into_iter());
         assert_eq!(nearest("maxage"), Some("max_age"));
         assert_eq!(nearest("exempt_method"), Some("exempt_methods"));
@@ -255,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_are_counted_in_letters() {
+    fn edits_count_letters() {
         for (from, to, count) in [("", "", 0), ("a", "", 1), ("", "ab", 2), ("kitten", "sitting", 3), ("é", "e", 1)] {
             assert_eq!(edits(from, to), count, "{from:?} {to:?}");
         }

@@ -3,9 +3,8 @@
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use crate::problem::Notes;
+use crate::problem::must_be;
 use crate::reader::Table;
-use crate::setting::Setting;
 
 /// Which decisions are kept in memory, for the admin listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,65 +48,29 @@ pub enum AccessLogFormat {
     Combined,
 }
 
-/// `[decisions]`.
-pub(crate) struct RawDecisions {
-    kept: Setting<i64>,
-    admissions_one_in: Setting<i64>,
-}
-
-impl RawDecisions {
-    pub(crate) fn read(table: &mut Table<'_>) -> RawDecisions {
-        RawDecisions { kept: table.integer("kept"), admissions_one_in: table.integer("admissions_one_in") }
-    }
-
-    pub(crate) fn check(self, notes: &Notes) -> Decisions {
-        let RawDecisions { kept, admissions_one_in } = self;
-        let kept = kept.within(notes, 0..=100_000, i64::to_string).or(10_000);
-        let admissions = admissions_one_in.within(notes, 0..=1_000_000, i64::to_string).or(100);
-        Decisions {
-            kept: usize::try_from(kept).unwrap_or_default(),
-            admissions_one_in: u32::try_from(admissions).ok().and_then(NonZeroU32::new),
-        }
+impl Decisions {
+    pub(crate) fn read(t: &mut Table<'_>) -> Decisions {
+        let kept = t.count("kept", 0..=100_000, 10_000);
+        let admissions: u32 = t.count("admissions_one_in", 0..=1_000_000, 100);
+        Decisions { kept, admissions_one_in: NonZeroU32::new(admissions) }
     }
 }
 
-/// `[access_log]`.
-pub(crate) struct RawAccessLog {
-    path: Setting<String>,
-    format: Setting<String>,
-    one_in: Setting<i64>,
-    queries: Setting<bool>,
-}
-
-impl RawAccessLog {
-    pub(crate) fn read(table: &mut Table<'_>) -> RawAccessLog {
-        RawAccessLog {
-            path: table.string("path"),
-            format: table.string("format"),
-            one_in: table.integer("one_in"),
-            queries: table.boolean("queries"),
-        }
-    }
-
+impl AccessLog {
     /// The access log, if there is one.
-    pub(crate) fn check(self, notes: &Notes) -> Option<AccessLog> {
-        let RawAccessLog { path, format, one_in, queries } = self;
-        for (place, written) in [
-            (&format.place, format.is_written()),
-            (&one_in.place, one_in.is_written()),
-            (&queries.place, queries.is_written()),
-        ] {
-            if written && !path.is_written() {
-                notes.warning(place, "there is no access log without a path");
+    pub(crate) fn read(t: &mut Table<'_>) -> Option<AccessLog> {
+        let target = t.text("path", parse_target);
+        let formats = [("json", AccessLogFormat::Json), ("combined", AccessLogFormat::Combined)];
+        let format = t.choice("format", &formats);
+        let one_in = NonZeroU32::new(t.count("one_in", 1..=1_000_000, 1));
+        let one_in = one_in.unwrap_or(NonZeroU32::MIN);
+        let queries = t.flag("queries");
+        for key in t.written(&["format", "one_in", "queries"]) {
+            if !t.is_written("path") {
+                t.warning(key, "there is no access log without a path");
             }
         }
-        let target = path.parse(notes, |text| parse_target(&text)).into_value();
-        let formats = [("json", AccessLogFormat::Json), ("combined", AccessLogFormat::Combined)];
-        let format = format.choice(notes, &formats).or(AccessLogFormat::Json);
-        let one_in = one_in.within(notes, 1..=1_000_000, i64::to_string).or(1);
-        let one_in = u32::try_from(one_in).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
-        let queries = queries.or(false);
-        target.map(|target| AccessLog { target, format, one_in, queries })
+        Some(AccessLog { target: target?, format, one_in, queries })
     }
 }
 
@@ -118,7 +81,7 @@ fn parse_target(text: &str) -> Result<AccessLogTarget, String> {
         path if Path::new(path).is_absolute() && !path.contains(char::is_control) => {
             Ok(AccessLogTarget::File(path.into()))
         }
-        other => Err(format!(r#"must be "stdout", "stderr" or the absolute path of a file, not {other:?}"#)),
+        other => Err(must_be(r#""stdout", "stderr" or the absolute path of a file"#, other)),
     }
 }
 

@@ -2,40 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use crate::listening::{RawAdmin, RawListener};
-use crate::problem::{Notes, Place};
-use crate::raw::{RawConfig, RawIdentity, RawLimits, RawLock, RawRoute, RawSource};
-use crate::reader::Table;
-use crate::records::{RawAccessLog, RawDecisions};
-use crate::tls::{RawClientTls, RawServerTls};
-use crate::{Config, Places, Problems};
+use crate::{Config, Problems};
 
 const REFERENCE: &str = include_str!("../REFERENCE.md");
 
-/// One line of a table.
+/// A line of a table, below the heading of its section.
 struct Row {
-    key: String,
-    default: String,
-    range: String,
+    section: &'static str,
+    key: &'static str,
+    default: &'static str,
+    range: &'static str,
 }
 
-/// The rows by the heading above them.
-fn rows() -> BTreeMap<&'static str, Vec<Row>> {
-    let mut sections: BTreeMap<&str, Vec<Row>> = BTreeMap::new();
-    let mut section = "";
+fn rows() -> Vec<Row> {
+    let (mut rows, mut section) = (Vec::new(), "");
     for line in REFERENCE.lines() {
-        if let Some(heading) = line.strip_prefix("## ") {
-            section = heading;
-        }
+        section = line.strip_prefix("## ").unwrap_or(section);
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        if let ["", key, _, default, range, _, ""] = cells[..]
-            && let Some(key) = literal(key)
-        {
-            let row = Row { key: key.to_owned(), default: default.to_owned(), range: range.to_owned() };
-            sections.entry(section).or_default().push(row);
+        if let ["", key, _, default, range, _, ""] = cells[..] {
+            rows.extend(literal(key).map(|key| Row { section, key, default, range }));
         }
     }
-    sections
+    rows
 }
 
 /// What is between backticks, if nothing stands outside of them.
@@ -43,130 +31,109 @@ fn literal(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`').filter(|inner| !inner.contains('`'))
 }
 
-/// A right file, with one more setting in the section of this heading.
-fn file_with(heading: &str, setting: &str) -> String {
-    let only_in = |section: &str| if section == heading { setting } else { "" };
-    let identity = if heading == "`identity`" {
-        format!("identity = {{ common_name = \"{{owner}}\", {setting} }}")
-    } else {
-        String::new()
-    };
-    let in_lock = if heading == "`lock`" { format!(", {setting}") } else { String::new() };
-    let in_tls = if heading == "`tls` of a listener" { format!(", {setting}") } else { String::new() };
-    format!(
-        r#"
-        {}
-        [admin]
-        {}
-        [[listener]]
-        address = "127.0.0.1:8080"
-        tls = {{ certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem"{in_tls} }}
-        [limits]
-        {}
-        [decisions]
-        {}
-        [access_log]
-        {}
-        [source.main]
-        kind = "memory"
-        [[route]]
-        name = "shards"
-        path = "/shards/{{shard}}/"
-        upstream = "http://127.0.0.1:9000"
-        lock = {{ source = "main", key = "/shards/{{shard}}/lock"{in_lock} }}
-        {identity}
-        {}
-        "#,
-        only_in("Top level"),
-        only_in("`[admin]`"),
-        only_in("`[limits]`"),
-        only_in("`[decisions]`"),
-        only_in("`[access_log]`"),
-        only_in("`[[route]]`"),
-    )
+fn parse(text: &str) -> Result<Config, Problems> {
+    Config::from_toml("f.toml", text)
 }
 
-fn parse(heading: &str, setting: &str) -> Result<Config, Problems> {
-    Config::from_toml("f.toml", &file_with(heading, setting))
-}
+/// A file in which every table is written, and of other keys only those that are required there.
+const EVERY_TABLE: &str = r#"
+    [[listener]]
+    address = "127.0.0.1:8080"
+    tls = { certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem" }
+    [source.main]
+    kind = "etcd"
+    endpoints = ["https://127.0.0.1:2379"]
+    tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
+    username = "fencepost"
+    password_file = "/password"
+    [[route]]
+    name = "shards"
+    path = "/"
+    upstream = "https://127.0.0.1:9000"
+    upstream_tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
+    lock = { source = "main", key = "/lock" }
+    identity = { common_name = "{owner}" }
+    [admin]
+    tls = { certificate = "/t/a.pem", key = "/t/a.key" }
+"#;
 
-#[test]
-fn every_key_is_in_the_reference_and_every_key_of_the_reference_is_one() {
-    let notes = Notes::for_flags();
-    let keys = |read: &dyn Fn(&mut Table<'_>)| {
-        let mut table = Table::empty(&notes, Place::flag(""));
-        read(&mut table);
-        let mut known = table.known().to_vec();
-        known.sort_unstable();
-        known
-    };
-    let known = BTreeMap::from([
-        ("Top level", keys(&|table| drop(RawConfig::read(table)))),
-        ("`[admin]`", keys(&|table| drop(RawAdmin::read(table)))),
-        ("`[[listener]]`", keys(&|table| drop(RawListener::read(table)))),
-        ("`tls` of a listener", keys(&|table| drop(RawServerTls::read(table)))),
-        ("`[limits]`", keys(&|table| drop(RawLimits::read(table)))),
-        ("`[decisions]`", keys(&|table| drop(RawDecisions::read(table)))),
-        ("`[access_log]`", keys(&|table| drop(RawAccessLog::read(table)))),
-        ("`[source.NAME]`", keys(&|table| drop(RawSource::read(String::new(), table)))),
-        ("`tls` of a source", keys(&|table| drop(RawClientTls::read(table)))),
-        ("`[[route]]`", keys(&|table| drop(RawRoute::read(table)))),
-        ("`upstream_tls`", keys(&|table| drop(RawClientTls::read(table)))),
-        ("`lock`", keys(&|table| drop(RawLock::read(table)))),
-        ("`identity`", keys(&|table| drop(RawIdentity::read(table)))),
-    ]);
-    let rows = rows();
-    let described = rows.iter().map(|(heading, rows)| {
-        let mut keys: Vec<&str> = rows.iter().map(|row| row.key.as_str()).collect();
-        keys.sort_unstable();
-        (*heading, keys)
-    });
-    assert_eq!(described.collect::<BTreeMap<_, _>>(), known);
+/// The heading in the reference of the keys of a table, or of those below one of its keys.
+fn section(table: &str, parent: &str) -> &'static str {
+    match (table, parent) {
+        ("", "") => "Top level",
+        ("admin", "") => "`[admin]`",
+        ("listener", "") => "`[[listener]]`",
+        ("listener" | "admin", "tls") => "`tls` of a listener",
+        ("limits", "") => "`[limits]`",
+        ("decisions", "") => "`[decisions]`",
+        ("access_log", "") => "`[access_log]`",
+        ("source", "") => "`[source.NAME]`",
+        ("source", "tls") => "`tls` of a source",
+        ("route", "") => "`[[route]]`",
+        ("route", "upstream_tls") => "`upstream_tls`",
+        ("route", "lock") => "`lock`",
+        ("route", "identity") => "`identity`",
+        other => panic!("a table without a heading: {other:?}"),
+    }
 }
 
 #[test]
-fn the_defaults_of_the_reference_are_the_defaults() {
-    let mut compared = 0;
-    for (heading, rows) in rows() {
-        let without = parse(heading, "").unwrap_or_else(|problems| panic!("{problems}"));
-        let without = Config { warnings: Vec::new(), places: Places::default(), ..without };
-        for Row { key, default, .. } in rows {
-            let Some(default) = literal(&default) else {
-                assert!(default == "none" || default.starts_with("required"), "{key} has the default {default}");
-                continue;
-            };
-            let config = parse(heading, &format!("{key} = {default}")).unwrap_or_else(|problems| panic!("{problems}"));
-            assert_eq!(
-                Config { warnings: Vec::new(), places: Places::default(), ..config },
-                without,
-                "{key} = {default}"
-            );
-            compared += 1;
+fn reference_has_every_key_with_its_default_and_no_other() {
+    let config = parse(EVERY_TABLE).unwrap_or_else(|problems| panic!("{problems}"));
+    let mut known: BTreeMap<(&str, &str), Option<&str>> = BTreeMap::new();
+    for table in config.places.tables.iter() {
+        let name = table.name.split(['.', '[']).next().unwrap();
+        for key in &table.keys {
+            known.insert((section(name, key.parent), key.key), key.value.as_deref());
         }
     }
-    assert_eq!(compared, 48, "a default that is written differently would be passed over");
+    let rows = rows();
+    let described: Vec<(&str, &str)> = rows.iter().map(|row| (row.section, row.key)).collect();
+    assert!(described.iter().all(|key| known.contains_key(key)), "the reference has keys that are none");
+    assert_eq!(known.len(), described.len(), "{:?}", known.keys().filter(|key| !described.contains(key)));
+    for Row { section, key, default, .. } in rows.iter().filter(|row| !row.default.starts_with("required")) {
+        let is_in_use =
+            matches!(*key, "client_ca" | "certificate" | "key" | "username" | "password_file" | "common_name");
+        match (known[&(*section, *key)], literal(default)) {
+            (Some(value), Some(default)) => assert_eq!(value, default.replace('"', ""), "{section} {key}"),
+            (Some(value), None) => assert!(*default == "none" && (value == "none" || is_in_use), "{section} {key}"),
+            (None, default) => assert_eq!(default, None, "{section} {key} is a table"),
+        }
+    }
 }
 
 #[test]
-fn the_ranges_of_the_reference_are_the_ranges() {
+fn reference_has_the_ranges() {
+    let with = |section: &str, setting: &str| {
+        let in_section = |other: &str| if section == other { setting } else { "" };
+        let table = literal(section).filter(|table| !table.starts_with("[["));
+        let table = table.map_or(String::new(), |table| format!("{table}\n{setting}"));
+        parse(&format!("{}\n{table}\n{EVERY_ROUTE}\n{}", in_section("Top level"), in_section("`[[route]]`")))
+    };
     let mut compared = 0;
-    for (heading, rows) in rows() {
-        for Row { key, range, .. } in rows {
-            let ends: Vec<&str> = range.split(" to ").filter_map(literal).collect();
-            let [least, most] = ends[..] else {
-                continue;
-            };
-            for end in [least, most] {
-                assert!(parse(heading, &format!("{key} = {end}")).is_ok(), "{key} = {end}");
-            }
-            let beyond = match most.rfind(|last: char| last.is_ascii_digit()) {
-                Some(last) if most.starts_with('"') => format!("{}0{}", &most[..=last], &most[last + 1..]),
-                Some(_) | None => format!("{most}0"),
-            };
-            let problems = parse(heading, &format!("{key} = {beyond}")).unwrap_err().to_string();
-            assert!(problems.contains(&format!("must be {least} to {most}, not ")), "{problems}");
-            compared += 1;
+    for Row { section, key, range, .. } in rows() {
+        let ends: Vec<&str> = range.split(" to ").filter_map(literal).collect();
+        let [least, most] = ends[..] else { continue };
+        for end in [least, most] {
+            assert!(with(section, &format!("{key} = {end}")).is_ok(), "{key} = {end}");
         }
+        let beyond = match most.rfind(|last: char| last.is_ascii_digit()) {
+            Some(last) if most.starts_with('"') => format!("{}0{}", &most[..=last], &most[last + 1..]),
+            Some(_) | None => format!("{most}0"),
+        };
+        let problems = with(section, &format!("{key} = {beyond}")).unwrap_err().to_string();
+        assert!(problems.contains(&format!("must be {least} to {most}, not ")), "{problems}");
+        compared += 1;
     }
     assert_eq!(compared, 31, "a range that is written differently would be passed over");
 }
+
+const EVERY_ROUTE: &str = r#"
+    [[listener]]
+    address = "127.0.0.1:8080"
+    [[route]]
+    name = "all"
+    path = "/"
+    upstream = "http://127.0.0.1:9000"
+    mode = "off"
+"#;

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use fencepost_policy::Layout;
 use http::{HeaderName, Method, StatusCode};
 
+use crate::address::host_name;
 use crate::identity::PeerIdentity;
-use crate::lock_template::LockTemplate;
+use crate::lock::Lock;
 use crate::path_template::PathTemplate;
+use crate::problem::{Place, must_be};
+use crate::reader::{Table, one_of, parse_name};
+use crate::source::Source;
+use crate::token_header::read_token_headers;
+use crate::units::{HOUR, SECOND, Unit};
 use crate::upstream::Upstream;
 
 /// Requests of one kind: which they are, who answers them and which lock guards them.
@@ -89,47 +94,6 @@ impl Mode {
     }
 }
 
-/// Which lock guards the requests of a route, and how its record is read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lock {
-    /// Which of [`Config::sources`](crate::Config::sources) keeps it.
-    pub source: usize,
-    /// Its key.
-    pub key: LockTemplate,
-    /// Whether the caller names the key, in [`Route::lock_header`]: it is then matched against `key`
-    /// ([`LockTemplate::named_on_path`]) and not rendered from the path.
-    pub from_header: bool,
-    /// How a record becomes a tenure.
-    pub record: Record,
-}
-
-/// How the record of a lock is read.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Record {
-    /// One key whose value names the owner.
-    Key {
-        /// Values that mean that nobody holds the lock; in order, each once.
-        free_values: Vec<String>,
-        /// The value is a JSON object and this field of it the owner; `None`: the value is the owner.
-        owner_field: Option<String>,
-    },
-    /// etcd's Election.
-    Election,
-    /// etcd's Mutex.
-    Mutex,
-}
-
-impl Record {
-    /// The layout without its details.
-    pub fn layout(&self) -> Layout {
-        match self {
-            Record::Key { .. } => Layout::Key,
-            Record::Election => Layout::Election,
-            Record::Mutex => Layout::Mutex,
-        }
-    }
-}
-
 /// What news of a lock may admit a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Freshness {
@@ -182,5 +146,170 @@ impl StaleStatus {
             StaleStatus::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             StaleStatus::Conflict => StatusCode::CONFLICT,
         }
+    }
+}
+
+/// A route as it is written, for what must hold between routes.
+pub(crate) struct WrittenRoute<'t> {
+    pub(crate) table: Table<'t>,
+    /// Whatever is written as the name: problems of other routes call it so.
+    pub(crate) name: String,
+    /// Before the table got the route's name.
+    pub(crate) name_place: Place,
+    /// The lock that is written, whatever the mode: a route that is off today keeps its lock right.
+    pub(crate) lock: Option<Lock>,
+    /// `None` if something is wrong with the route itself.
+    pub(crate) route: Option<Route>,
+}
+
+impl<'t> WrittenRoute<'t> {
+    /// How a problem of another route names this one, with the line of a key.
+    pub(crate) fn named(&self, key: &str) -> String {
+        format!("route {:?}{}", self.name, self.table.place_of(key).reference())
+    }
+
+    pub(crate) fn read(mut table: Table<'t>, sources: &[Source]) -> WrittenRoute<'t> {
+        let t = &mut table;
+        let name_place = t.place_of("name");
+        let mut label = String::new();
+        let name = t.required("name", "the name of the route, a metric label", |name| {
+            label = name.to_owned();
+            parse_name(name)
+        });
+        if let Some(name) = &name {
+            t.rename(format!("route.{name}"));
+        }
+        let what = r#"the paths that the route takes, like "/" or "/shards/{shard}/""#;
+        let path = t.required("path", what, PathTemplate::parse);
+        let host = t.text("host", parse_host);
+        let upstream = Upstream::read(t);
+        let kind = t.text_or("mode", "enforce", |word| one_of(word, &MODES));
+        let lock = t.table("lock", |t| Lock::read(t, path.as_ref(), sources));
+        if matches!(kind, Some(Some(_))) && !t.is_written("lock") {
+            let what = r#"the lock that guards the route (only mode = "off" needs none)"#;
+            t.problem("lock", format_args!("missing: {what}"));
+        }
+        let identity = t.table("identity", |t| PeerIdentity::read(t, lock.as_ref()));
+        let mode = kind.and_then(|with_lock| match with_lock {
+            Some(with_lock) => lock.clone().map(with_lock),
+            None => (lock.is_some() || !t.is_written("lock")).then_some(Mode::Off),
+        });
+        if mode == Some(Mode::Off) && t.is_written("identity") {
+            t.warning("identity", "nobody is asked for it while the route is off");
+        }
+        let exempt_methods = t.list("exempt_methods", parse_method);
+        for (place, method) in exempt_methods.iter().filter(|(_, method)| !method.is_safe()) {
+            let text = "requests pass without a token, an ended holder's too";
+            t.notes.warning(place, format_args!("{method} {text}"));
+        }
+        let freshness = t.choice("freshness", &FRESHNESS);
+        let max_age = t.time("max_age", 500..=HOUR, 5 * SECOND);
+        let handoff_timeout = t.time("handoff_timeout", 100..=HOUR, 10 * SECOND);
+        let orphan_timeout = t.time("orphan_timeout", 100..=HOUR, 30 * SECOND);
+        if orphan_timeout < Duration::from_secs(1) {
+            t.warning("orphan_timeout", SHORT_ORPHAN_TIMEOUT);
+        }
+        let upstream_timeout = t.time("upstream_timeout", 10..=HOUR, 30 * SECOND);
+        let request_timeout = t.optional("request_timeout", Unit::Time, 10..=24 * HOUR);
+        let stale_status = t.count("stale_status", i64::MIN..=i64::MAX, 412_i64);
+        if !matches!(stale_status, 412 | 409) {
+            t.problem("stale_status", format_args!("must be 412 or 409, not {stale_status}"));
+        }
+        let on_unavailable = t.choice("on_unavailable", &ON_UNAVAILABLE);
+        let on_handoff_timeout = t.choice("on_handoff_timeout", &ON_HANDOFF_TIMEOUT);
+        let partial_requests = t.choice("partial_requests", &PARTIAL_REQUESTS);
+        let (streaming, verdict_header) = (t.flag("streaming"), t.flag("verdict_header"));
+        let headers = read_token_headers(t);
+        let admits = on_unavailable == OnUnavailable::DangerousAdmit;
+        let proceeds = on_handoff_timeout == OnHandoffTimeout::DangerousProceed;
+        let weakenings = [
+            ("mode", matches!(mode, Some(Mode::Shadow(_))), SHADOW),
+            ("on_unavailable", admits, DANGEROUS_ADMIT),
+            ("on_handoff_timeout", proceeds, DANGEROUS_PROCEED),
+            ("partial_requests", partial_requests == PartialRequests::Harmless, HARMLESS),
+        ];
+        for (key, _, text) in weakenings.iter().filter(|(_, is_chosen, _)| *is_chosen) {
+            t.warning(key, text);
+        }
+        t.finish();
+        let route = (|| {
+            let [owner_header, revision_header, lock_header] = headers?;
+            Some(Route {
+                name: name?,
+                host,
+                path: path?,
+                upstream: upstream?,
+                mode: mode?,
+                identity,
+                exempt_methods: exempt_methods.into_iter().map(|(_, method)| method).collect(),
+                freshness,
+                max_age,
+                handoff_timeout,
+                orphan_timeout,
+                upstream_timeout,
+                request_timeout: request_timeout.map(Duration::from_millis),
+                stale_status: match stale_status {
+                    409 => StaleStatus::Conflict,
+                    _ => StaleStatus::PreconditionFailed,
+                },
+                on_unavailable,
+                on_handoff_timeout,
+                partial_requests,
+                streaming,
+                verdict_header,
+                owner_header,
+                revision_header,
+                lock_header,
+            })
+        })();
+        WrittenRoute { table, name: label, name_place, lock, route }
+    }
+}
+
+type WithLock = fn(Lock) -> Mode;
+
+/// The modes. Only a route that is off does without a lock.
+const MODES: [(&str, Option<WithLock>); 3] =
+    [("enforce", Some(Mode::Enforce)), ("shadow", Some(Mode::Shadow)), ("off", None)];
+const FRESHNESS: [(&str, Freshness); 2] = [("cached", Freshness::Cached), ("linearizable", Freshness::Linearizable)];
+const ON_UNAVAILABLE: [(&str, OnUnavailable); 2] =
+    [("reject", OnUnavailable::Reject), ("dangerous_admit", OnUnavailable::DangerousAdmit)];
+const ON_HANDOFF_TIMEOUT: [(&str, OnHandoffTimeout); 2] =
+    [("reject", OnHandoffTimeout::Reject), ("dangerous_proceed", OnHandoffTimeout::DangerousProceed)];
+const PARTIAL_REQUESTS: [(&str, PartialRequests); 2] =
+    [("orphans", PartialRequests::Orphans), ("harmless", PartialRequests::Harmless)];
+const SHADOW: &str = r#"refuses nothing: it only records what "enforce" would have done"#;
+const DANGEROUS_ADMIT: &str = "forwards requests unjudged, an ended holder's too, while the lock store cannot be asked";
+const DANGEROUS_PROCEED: &str = "forwards requests of a new holder after handoff_timeout, while those of an \
+    earlier one may still be at the worker";
+const HARMLESS: &str = "takes the worker's word that it does nothing with a request that it gets only a part of: \
+    the next holder does not wait for one that was cut";
+const SHORT_ORPHAN_TIMEOUT: &str = "below 1s, connections to the worker end when it acknowledges nothing for \
+    500ms, and a new holder may wait for that long: write \"1s\" or more";
+
+fn parse_host(text: &str) -> Result<String, String> {
+    let host = host_name(text.strip_suffix('.').unwrap_or(text));
+    host.ok_or_else(|| must_be(r#"a host without a port, like "worker.example""#, text))
+}
+
+fn parse_method(text: &str) -> Result<Method, String> {
+    let upper = text.to_ascii_uppercase();
+    if STANDARD_METHODS.contains(&upper.as_str()) && upper != text {
+        let text = must_be(&format!("{upper:?}"), text);
+        return Err(format!("{text}: methods are told apart by upper and lower case"));
+    }
+    let what = r#"the name of a method, like "GET""#;
+    Method::from_bytes(text.as_bytes()).map_err(|_| must_be(what, text))
+}
+
+const STANDARD_METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
+
+#[cfg(test)]
+pub(crate) mod tests {
+    /// A route of `/` that enforces the lock `/k`.
+    pub(crate) fn any_route() -> super::Route {
+        let text = "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n[[route]]\nname = \"r\"\n\
+            path = \"/\"\nupstream = \"http://127.0.0.1:9000\"\nlock = { source = \"main\", key = \"/k\" }\n";
+        crate::Config::from_toml("f.toml", text).unwrap().routes[0].clone()
     }
 }

@@ -10,8 +10,10 @@ use crate::route::Route;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Routes {
     in_order: Vec<Route>,
-    has_locks: bool,
-    fences_by_host: bool,
+    /// Whether any has a lock.
+    pub(crate) has_locks: bool,
+    /// Whether the host of a request decides if it is fenced.
+    pub(crate) fences_by_host: bool,
     /// The numbers of all.
     all: Vec<usize>,
     /// The numbers of those that may take a path whatever its first segment is: theirs is a capture, say.
@@ -31,24 +33,15 @@ impl Routes {
                 None => of_any_segment.push(number),
             }
         }
+        let with_lock = || in_order.iter().filter(|route| route.mode.lock().is_some());
         Routes {
-            has_locks: in_order.iter().any(|route| route.mode.lock().is_some()),
-            fences_by_host: in_order.iter().any(|route| route.host.is_some() && route.mode.lock().is_some()),
+            has_locks: with_lock().next().is_some(),
+            fences_by_host: with_lock().any(|route| route.host.is_some()),
             all: (0..in_order.len()).collect(),
             of_any_segment,
             by_first_segment: by_first_segment.into_iter().collect(),
             in_order,
         }
-    }
-
-    /// Whether any has a lock.
-    pub(crate) fn has_locks(&self) -> bool {
-        self.has_locks
-    }
-
-    /// Whether the host of a request decides if it is fenced.
-    pub(crate) fn fences_by_host(&self) -> bool {
-        self.fences_by_host
     }
 
     /// The numbers of the routes that have to be asked for a path, in order: for each other one it is [`PathMatch::No`].
@@ -57,9 +50,11 @@ impl Routes {
     pub(crate) fn that_may_take(&self, path: &str) -> impl Iterator<Item = usize> {
         let (mut by_segment, mut of_any) = self.lists_for(path);
         std::iter::from_fn(move || {
-            let of_any_is_next = of_any.first().is_some_and(|other| by_segment.first().is_none_or(|one| other < one));
-            let next = if of_any_is_next { &mut of_any } else { &mut by_segment };
-            next.split_off_first().copied()
+            // An empty list has no next number, which counts as the last one of all.
+            let next = |list: &[usize]| list.first().copied().unwrap_or(usize::MAX);
+            let is_of_any = next(of_any) < next(by_segment);
+            let list = if is_of_any { &mut of_any } else { &mut by_segment };
+            list.split_off_first().copied()
         })
     }
 
@@ -80,15 +75,6 @@ impl Deref for Routes {
 
     fn deref(&self) -> &[Route] {
         &self.in_order
-    }
-}
-
-impl<'r> IntoIterator for &'r Routes {
-    type Item = &'r Route;
-    type IntoIter = std::slice::Iter<'r, Route>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
     }
 }
 

@@ -50,7 +50,7 @@ impl Config {
     /// # Contract
     /// Then a request that names no host must be refused: whatever host the worker takes it for, it may be that of a fence.
     pub fn fences_by_host(&self) -> bool {
-        self.routes.fences_by_host()
+        self.routes.fences_by_host
     }
 }
 
@@ -62,8 +62,8 @@ impl Routes {
         path: &'p str,
         numbers: impl IntoIterator<Item = usize>,
     ) -> Routing<'_, 'p> {
-        let fenced = self.has_locks();
-        if fenced && is_ambiguous(path) || self.fences_by_host() && names_a_host(path) {
+        let fenced = self.has_locks;
+        if fenced && is_ambiguous(path) || self.fences_by_host && names_a_host(path) {
             return Routing::LockNotAllowed;
         }
         let host = LazyCell::new(|| host.map(without_port));
@@ -76,7 +76,9 @@ impl Routes {
                 PathMatch::No => {}
                 PathMatch::Yes(captures) => return Routing::To { route, index, captures },
                 PathMatch::BadCapture if fenced => return Routing::LockNotAllowed,
-                PathMatch::BadCapture => return Routing::To { route, index, captures: Captures::default() },
+                PathMatch::BadCapture => {
+                    return Routing::To { route, index, captures: Captures::default() };
+                }
             }
         }
         Routing::NoRoute
@@ -118,7 +120,8 @@ fn is_same_address(host: &str, other: &str) -> bool {
 /// The host of an authority, without its port and without the dot that an absolute name may end with.
 fn without_port(authority: &str) -> &str {
     // An IPv6 address has colons of its own, inside of its brackets. Behind a colon, brackets are none of a host.
-    let behind_address = if authority.starts_with('[') { authority.find(']').unwrap_or(0) } else { 0 };
+    let is_address = authority.starts_with('[');
+    let behind_address = authority.find(']').filter(|_| is_address).unwrap_or(0);
     let host = match authority[behind_address..].find(':') {
         Some(colon) => &authority[..behind_address + colon],
         None => authority,
@@ -135,6 +138,7 @@ mod tests {
     use super::*;
     use crate::path_template::PathTemplate;
     use crate::route::Mode;
+    use crate::route::tests::any_route;
 
     const GUARDED: &str = r#"lock = { source = "main", key = "/shards/{shard}/lock" }"#;
     const OFF: &str = r#"mode = "off""#;
@@ -247,15 +251,10 @@ mod tests {
     #[test]
     fn beside_a_lock_an_ambiguous_path_is_refused_on_every_route() {
         let config = config(GUARDED);
-        for path in [
-            "/files/../shards/2/",
-            "/files/%2e%2e/shards/2/x",
-            "/files/%",
-            "//shards/2/",
-            "/x/../y",
-            "/Shards/2/",
-            "/shards/a%20b/",
-        ] {
+        let listed = "\
+            /files/../shards/2/ | /files/%2e%2e/shards/2/x | /files/% | //shards/2/ | /x/../y | \
+            /Shards/2/ | /shards/a%20b/";
+        for path in listed.split(" | ") {
             check(&config, None, path, "lock-not-allowed");
         }
         for path in ["/files/a%2fb", "/files//x", "/files/;v=1", "/files/a%20b"] {
@@ -273,15 +272,8 @@ mod tests {
         check(&config, None, "/x", "none");
     }
 
-    /// A route of `/`, with a lock.
-    fn any_route() -> Route {
-        let text = "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n[[route]]\nname = \"r\"\n\
-            path = \"/\"\nupstream = \"http://127.0.0.1:9000\"\nlock = { source = \"main\", key = \"/k\" }\n";
-        Config::from_toml("f.toml", text).unwrap().routes[0].clone()
-    }
-
     #[test]
-    fn a_route_is_not_asked_for_a_path_that_begins_with_another_segment() {
+    fn path_asks_only_routes_with_its_first_segment() {
         let paths = ["/a/x", "/b/", "/A/y", "/{x}/y", "/ä/", "/b/{x}", "/"];
         let route = |path: &str| Route { path: PathTemplate::parse(path).unwrap(), ..any_route() };
         let routes = Routes::new(paths.map(route).to_vec());
@@ -290,7 +282,9 @@ mod tests {
         {
             assert_eq!(routes.that_may_take(path).collect::<Vec<_>>(), asked, "{path}");
         }
-        for unclear in ["", "*", "a", "/", "//a", "/%61/", "/a;v=1/", "/\u{212a}/", "/a\\b", "/a\0"] {
+        let texts = "\
+            * | a | / | //a | /%61/ | /a;v=1/ | /\u{212a}/ | /a\\b | /a\0 | ";
+        for unclear in texts.split(" | ") {
             assert_eq!(routes.that_may_take(unclear).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6], "{unclear:?}");
         }
     }
@@ -298,7 +292,7 @@ mod tests {
     proptest! {
         /// What is not asked would have said no, in whatever order the routes are.
         #[test]
-        fn who_asks_only_the_routes_that_may_take_a_path_finds_the_one_that_has_it(
+        fn asked_routes_include_the_one_that_takes_the_path(
             written in vec(
                 (
                     "(/(a|A|b|ab|k|K|\u{212a}|\u{17f}|s|ä|Ä|[.]a|[{][xyz][}])){0,3}/?",

@@ -1,11 +1,9 @@
 //! `tls = { … }`: which files TLS is made of, for a side that accepts connections and for one that connects.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::problem::{Notes, Place};
+use crate::problem::{Notes, Place, must_be};
 use crate::reader::Table;
-use crate::setting::Setting;
 
 /// What a listener's TLS is made of. The files themselves are not looked at here.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -16,20 +14,6 @@ pub struct ServerTls {
     pub clients: Option<ClientCertificates>,
     /// The oldest version that is spoken.
     pub min_version: TlsVersion,
-}
-
-/// As it is written, with its defaults.
-impl fmt::Display for ServerTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ServerTls { identity: Identity { certificate, key }, clients, min_version } = self;
-        write!(f, "{{ certificate = {certificate:?}, key = {key:?}")?;
-        if let Some(ClientCertificates { ca, crl, required }) = clients {
-            let required = if *required { "required" } else { "optional" };
-            write!(f, ", client_ca = {ca:?}, client_certificates = {required:?}")?;
-            crl.iter().try_for_each(|crl| write!(f, ", crl = {crl:?}"))?;
-        }
-        write!(f, ", min_version = {:?} }}", min_version.name())
-    }
 }
 
 /// What a listener asks of its clients.
@@ -74,117 +58,49 @@ pub enum TlsVersion {
     Tls13,
 }
 
-impl TlsVersion {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            TlsVersion::Tls12 => "1.2",
-            TlsVersion::Tls13 => "1.3",
-        }
-    }
-}
-
-/// `tls = { … }` of a listener.
-pub(crate) struct RawServerTls {
-    certificate: Setting<String>,
-    key: Setting<String>,
-    client_ca: Setting<String>,
-    client_certificates: Setting<String>,
-    crl: Setting<String>,
-    min_version: Setting<String>,
-}
-
-impl RawServerTls {
-    pub(crate) fn read(table: &mut Table<'_>) -> RawServerTls {
-        RawServerTls {
-            certificate: table.string("certificate"),
-            key: table.string("key"),
-            client_ca: table.string("client_ca"),
-            client_certificates: table.string("client_certificates"),
-            crl: table.string("crl"),
-            min_version: table.string("min_version"),
-        }
-    }
-
-    /// What is written; `None` if something is wrong with it.
-    pub(crate) fn check(self, notes: &Notes) -> Option<ServerTls> {
-        let RawServerTls { certificate, key, client_ca, client_certificates, crl, min_version } = self;
-        let identity = check_identity(certificate, key, notes);
-        for (place, written) in
-            [(&client_certificates.place, client_certificates.is_written()), (&crl.place, crl.is_written())]
-        {
-            if written && !client_ca.is_written() {
-                notes.problem(place, "means nothing without client_ca: no certificate is asked for");
+impl ServerTls {
+    /// `tls = { … }` of a listener.
+    pub(crate) fn read(t: &mut Table<'_>) -> Option<ServerTls> {
+        let identity = Identity::read(t);
+        let ca = t.text("client_ca", parse_file);
+        let required = t.choice("client_certificates", &[("required", true), ("optional", false)]);
+        let crl = t.text("crl", parse_file);
+        for key in t.written(&["client_certificates", "crl"]) {
+            if !t.is_written("client_ca") {
+                t.problem(key, "means nothing without client_ca: no certificate is asked for");
             }
         }
-        let ca = optional_file(client_ca, notes);
-        let required = client_certificates.choice(notes, &[("required", true), ("optional", false)]);
-        let crl = optional_file(crl, notes);
         let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
-        let min_version = min_version.choice(notes, &versions).or_if_absent(TlsVersion::Tls12);
-        let clients = match ca? {
-            Some(ca) => Some(ClientCertificates { ca, crl: crl?, required: required.or_if_absent(true)? }),
-            None => None,
-        };
-        Some(ServerTls { identity: identity?, clients, min_version: min_version? })
+        let min_version = t.choice("min_version", &versions);
+        let clients = ca.map(|ca| ClientCertificates { ca, crl, required });
+        Some(ServerTls { identity: identity?, clients, min_version })
     }
 }
 
-/// `tls = { … }` of a worker or a lock store.
-pub(crate) struct RawClientTls {
-    ca: Setting<String>,
-    crl: Setting<String>,
-    certificate: Setting<String>,
-    key: Setting<String>,
-    server_name: Setting<String>,
-}
-
-impl RawClientTls {
-    pub(crate) fn read(table: &mut Table<'_>) -> RawClientTls {
-        RawClientTls {
-            ca: table.string("ca"),
-            crl: table.string("crl"),
-            certificate: table.string("certificate"),
-            key: table.string("key"),
-            server_name: table.string("server_name"),
-        }
-    }
-
-    /// Whether the certificate has to be for another name than the host's.
-    pub(crate) fn names_server(&self) -> bool {
-        self.server_name.is_written()
-    }
-
-    /// What is written; `None` if something is wrong with it.
-    pub(crate) fn check(self, notes: &Notes) -> Option<ClientTls> {
-        let RawClientTls { ca, crl, certificate, key, server_name } = self;
-        let ca = ca.parse(notes, parse_file).required(notes, "the file of the authorities that are believed");
-        let crl = optional_file(crl, notes);
-        let has_identity = certificate.is_written() || key.is_written();
-        let identity = has_identity.then(|| check_identity(certificate, key, notes));
-        let server_name = server_name.parse(notes, |name| parse_server_name(&name)).map(Some).or_if_absent(None);
-        let identity = match identity {
-            Some(identity) => Some(identity?),
-            None => None,
-        };
-        Some(ClientTls { ca: ca?, crl: crl?, identity, server_name: server_name? })
+impl ClientTls {
+    /// `tls = { … }` of a lock store, `upstream_tls = { … }` of a route.
+    pub(crate) fn read(t: &mut Table<'_>) -> Option<ClientTls> {
+        let ca = t.required("ca", "the file of the authorities that are believed", parse_file);
+        let crl = t.text("crl", parse_file);
+        let has_identity = !t.written(&["certificate", "key"]).is_empty();
+        let identity = has_identity.then(|| Identity::read(t)).flatten();
+        let server_name = t.text("server_name", parse_server_name);
+        Some(ClientTls { ca: ca?, crl, identity, server_name })
     }
 }
 
-fn check_identity(certificate: Setting<String>, key: Setting<String>, notes: &Notes) -> Option<Identity> {
-    let certificate = certificate.parse(notes, parse_file).required(notes, "the file of the certificate");
-    let key = key.parse(notes, parse_file).required(notes, "the file of the certificate's private key");
-    Some(Identity { certificate: certificate?, key: key? })
+impl Identity {
+    fn read(t: &mut Table<'_>) -> Option<Identity> {
+        let certificate = t.required("certificate", "the file of the certificate", parse_file);
+        let key = t.required("key", "the file of the certificate's private key", parse_file);
+        Some(Identity { certificate: certificate?, key: key? })
+    }
 }
 
-fn optional_file(path: Setting<String>, notes: &Notes) -> Option<Option<PathBuf>> {
-    path.parse(notes, parse_file).map(Some).or_if_absent(None)
-}
-
-pub(crate) fn parse_file(text: String) -> Result<PathBuf, String> {
-    let path = Path::new(&text);
+pub(crate) fn parse_file(text: &str) -> Result<PathBuf, String> {
+    let path = Path::new(text);
     if !path.is_absolute() || text.ends_with('/') || text.contains(char::is_control) {
-        return Err(format!(r#"must be the absolute path of a file, like "/etc/fencepost/tls.pem", not {text:?}"#));
+        return Err(must_be(r#"the absolute path of a file, like "/etc/fencepost/tls.pem""#, text));
     }
     Ok(path.to_owned())
 }
@@ -192,7 +108,7 @@ pub(crate) fn parse_file(text: String) -> Result<PathBuf, String> {
 /// A DNS name or an IP address, an IPv6 one without brackets.
 fn parse_server_name(text: &str) -> Result<String, String> {
     if !is_certificate_name(text) {
-        return Err(format!(r#"must be a host name or an IP address, like "worker.example", not {text:?}"#));
+        return Err(must_be(r#"a host name or an IP address, like "worker.example""#, text));
     }
     Ok(text.to_ascii_lowercase())
 }
@@ -200,7 +116,8 @@ fn parse_server_name(text: &str) -> Result<String, String> {
 /// For a host whose certificate has to be for it.
 pub(crate) fn check_host(host: &str, place: &Place, notes: &Notes) {
     if !is_certificate_name(host) {
-        notes.problem(place, format_args!("no certificate can be for {host:?}: write another host, or server_name"));
+        let hint = "write another host, or server_name";
+        notes.problem(place, format_args!("no certificate can be for {host:?}: {hint}"));
     }
 }
 
@@ -224,30 +141,23 @@ fn is_certificate_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::Problems;
     use toml::de::DeTable;
 
-    fn read<R, T>(
-        text: &str,
-        read: impl FnOnce(&mut Table<'_>) -> R,
-        check: impl FnOnce(R, &Notes) -> Option<T>,
-    ) -> Result<T, String> {
-        let notes = Notes::for_file("f.toml", text);
-        let (document, _) = DeTable::parse_recoverable(text);
-        let mut table = Table::root(&notes, document.get_ref());
-        let raw = read(&mut table);
-        table.finish();
-        let checked = check(raw, &notes);
-        notes.finish().map_err(|problems: Problems| problems.to_string())?;
-        Ok(checked.expect("what has no problem is something"))
+    fn read<T>(text: &str, read: impl FnOnce(&mut Table<'_>) -> Option<T>) -> Result<T, String> {
+        let text = format!("[tls]\n{text}");
+        let notes = Notes::for_file("f.toml", &text);
+        let (document, _) = DeTable::parse_recoverable(&text);
+        let read = Table::root(&notes, document.get_ref()).table("tls", read);
+        notes.finish().map_err(|problems| problems.to_string())?;
+        Ok(read.expect("a table without problems is right"))
     }
 
     fn server(text: &str) -> Result<ServerTls, String> {
-        read(text, RawServerTls::read, RawServerTls::check)
+        read(text, ServerTls::read)
     }
 
     fn client(text: &str) -> Result<ClientTls, String> {
-        read(text, RawClientTls::read, RawClientTls::check)
+        read(text, ClientTls::read)
     }
 
     const PAIR: &str = "certificate = \"/t/a.pem\"\nkey = \"/t/a.key\"\n";
@@ -284,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_needs_authorities_and_may_have_an_identity_and_another_name() {
+    fn client_tls_needs_only_authorities() {
         let expected = ClientTls { ca: "/t/ca.pem".into(), crl: None, identity: None, server_name: None };
         assert_eq!(client("ca = \"/t/ca.pem\""), Ok(expected));
         let all = format!("{PAIR}ca = \"/t/ca.pem\"\ncrl = \"/t/crl.pem\"\nserver_name = \"Worker.example\"");

@@ -36,38 +36,30 @@ impl Trie {
 
     /// The numbers of all of which one may begin like the other, in order.
     pub(crate) fn alike(&self, steps: &[Step]) -> Vec<usize> {
-        let mut found = Vec::new();
-        self.collect_alike(&steps[..steps.len().min(STEPS_MAX)], &mut found);
-        found.sort_unstable();
-        found
+        self.find(steps, true)
     }
 
     /// The numbers of all that may take whatever begins with something that the other takes, in order.
     pub(crate) fn covering(&self, steps: &[Step]) -> Vec<usize> {
+        self.find(steps, false)
+    }
+
+    fn find(&self, steps: &[Step], with_covered: bool) -> Vec<usize> {
         let mut found = Vec::new();
-        self.collect_covering(&steps[..steps.len().min(STEPS_MAX)], &mut found);
+        self.collect(&steps[..steps.len().min(STEPS_MAX)], with_covered, &mut found);
         found.sort_unstable();
         found
     }
 
-    fn collect_alike(&self, steps: &[Step], found: &mut Vec<usize>) {
-        found.extend(&self.numbers);
-        match steps.split_first() {
-            Some((step, rest)) => {
-                self.covering_children(step).for_each(|child| child.collect_alike(rest, found));
-                self.covered_children(step).for_each(|child| child.collect_alike(rest, found));
-            }
-            None => {
-                let below = self.below_text.values().chain(self.below_beginning.values());
-                below.for_each(|child| child.collect_alike(&[], found));
-            }
-        }
-    }
-
-    fn collect_covering(&self, steps: &[Step], found: &mut Vec<usize>) {
+    fn collect(&self, steps: &[Step], with_covered: bool, found: &mut Vec<usize>) {
         found.extend(&self.numbers);
         if let Some((step, rest)) = steps.split_first() {
-            self.covering_children(step).for_each(|child| child.collect_covering(rest, found));
+            self.covering_children(step).for_each(|child| child.collect(rest, with_covered, found));
+            let covered = with_covered.then(|| self.covered_children(step)).into_iter().flatten();
+            covered.for_each(|child| child.collect(rest, with_covered, found));
+        } else if with_covered {
+            let below = self.below_text.values().chain(self.below_beginning.values());
+            below.for_each(|child| child.collect(&[], true, found));
         }
     }
 
@@ -88,7 +80,8 @@ impl Trie {
             Step::BeginsWith(text) => Some(text),
         };
         beginning.into_iter().flat_map(|beginning| {
-            let longer = below(&self.below_beginning, beginning).filter(move |(text, _)| *text != beginning);
+            let longer = below(&self.below_beginning, beginning);
+            let longer = longer.filter(move |(text, _)| *text != beginning);
             below(&self.below_text, beginning).chain(longer).map(|(_, child)| child)
         })
     }
@@ -99,7 +92,8 @@ fn below<'t>(
     children: &'t BTreeMap<String, Trie>,
     beginning: &'t String,
 ) -> impl Iterator<Item = (&'t String, &'t Trie)> {
-    children.range::<String, _>(beginning..).take_while(move |(text, _)| text.starts_with(beginning))
+    let from = children.range::<String, _>(beginning..);
+    from.take_while(move |(text, _)| text.starts_with(beginning))
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::address::{Address, HostPort, unix_path, without_login};
-use crate::tls::ClientTls;
+use crate::problem::must_be;
+use crate::reader::Table;
+use crate::tls::{ClientTls, check_host};
 
 /// The worker that a route forwards to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -16,6 +18,47 @@ pub struct Upstream {
     pub protocol: UpstreamProtocol,
 }
 
+impl Upstream {
+    /// `upstream` and `upstream_tls` of a route; `None` if there is a problem with them.
+    pub(crate) fn read(t: &mut Table<'_>) -> Option<Upstream> {
+        let url = t.required("upstream", r#"the worker, like "http://127.0.0.1:9000""#, parse_url);
+        // Read in any case, so that all of its problems are noted.
+        let files = t.table("upstream_tls", ClientTls::read);
+        let (address, scheme) = url?;
+        let protocol = match scheme {
+            Scheme::Http => UpstreamProtocol::Http1,
+            Scheme::H2c => UpstreamProtocol::H2c,
+            Scheme::Https => {
+                if !t.is_written("upstream_tls") {
+                    t.problem("upstream_tls", MISSING_TLS);
+                }
+                let files = files?;
+                let server_name = match (&files.server_name, &address) {
+                    (Some(name), _) => name.clone(),
+                    (None, UpstreamAddress::Tcp(HostPort { host, .. })) => {
+                        check_host(host, &t.place_of("upstream"), t.notes);
+                        host.clone()
+                    }
+                    (None, UpstreamAddress::Unix(_)) => {
+                        let place = t.place_of("upstream_tls");
+                        t.notes.problem(&place.child(place.line, "server_name"), MISSING_NAME);
+                        return None;
+                    }
+                };
+                UpstreamProtocol::Tls(UpstreamTls { files, server_name })
+            }
+        };
+        if scheme != Scheme::Https && t.is_written("upstream_tls") {
+            t.problem("upstream_tls", "means nothing to a worker that is spoken to in cleartext");
+        }
+        Some(Upstream { address, protocol })
+    }
+}
+
+const MISSING_NAME: &str = "missing: the name in the certificate of a worker behind a unix socket";
+const MISSING_TLS: &str = "missing: it says whose certificates are believed of an https upstream, as in \
+    { ca = \"/etc/fencepost/worker-ca.pem\" }";
+
 impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.protocol {
@@ -23,9 +66,11 @@ impl fmt::Display for Upstream {
             UpstreamProtocol::H2c => Scheme::H2c,
             UpstreamProtocol::Tls(_) => Scheme::Https,
         };
+        let names = SCHEMES.into_iter().find(|(of, ..)| *of == scheme);
+        let (_, over_tcp, over_unix) = names.expect("each scheme has names");
         match &self.address {
-            UpstreamAddress::Tcp(address) => write!(f, "{}://{address}", scheme.over_tcp()),
-            UpstreamAddress::Unix(path) => write!(f, "{}:{}", scheme.over_unix(), path.display()),
+            UpstreamAddress::Tcp(address) => write!(f, "{over_tcp}://{address}"),
+            UpstreamAddress::Unix(path) => write!(f, "{over_unix}:{}", path.display()),
         }
     }
 }
@@ -50,13 +95,16 @@ impl UpstreamAddress {
                     Ok(IpAddr::V4(any)) if any.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
                     Ok(IpAddr::V6(any)) if any.is_unspecified() => vec![Ipv6Addr::LOCALHOST.into()],
                     Ok(host) => vec![host.to_canonical()],
-                    Err(_) if host == "localhost" => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+                    Err(_) if host == "localhost" => {
+                        vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+                    }
                     Err(_) => Vec::new(),
                 };
                 // Of a listener on all addresses it is not known which these are, but for loopback.
-                let is_known = |host: &IpAddr| host.is_loopback() || !own.ip().to_canonical().is_unspecified();
-                let same = |host: &IpAddr| Address::Tcp(SocketAddr::new(*host, *port)).collides(listener);
-                hosts.iter().any(|host| is_known(host) && same(host))
+                let is_any = own.ip().to_canonical().is_unspecified();
+                let at = |host: &IpAddr| Address::Tcp(SocketAddr::new(*host, *port));
+                let is_known = |host: &&IpAddr| host.is_loopback() || !is_any;
+                hosts.iter().filter(is_known).any(|host| at(host).collides(listener))
             }
             (UpstreamAddress::Tcp(_) | UpstreamAddress::Unix(_), _) => false,
         }
@@ -83,14 +131,7 @@ pub struct UpstreamTls {
     pub server_name: String,
 }
 
-/// A worker as it is written: where it listens, and what it speaks there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UpstreamUrl {
-    pub(crate) address: UpstreamAddress,
-    pub(crate) scheme: Scheme,
-}
-
-/// What the URL of a worker begins with.
+/// What the URL of a worker begins with, and so what is spoken there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Http,
@@ -98,48 +139,26 @@ pub(crate) enum Scheme {
     Https,
 }
 
-impl Scheme {
-    const ALL: [Scheme; 3] = [Scheme::Http, Scheme::H2c, Scheme::Https];
+/// The schemes over TCP and over a unix socket.
+const SCHEMES: [(Scheme, &str, &str); 3] =
+    [(Scheme::Http, "http", "unix"), (Scheme::H2c, "h2c", "unix+h2c"), (Scheme::Https, "https", "unix+https")];
 
-    fn over_tcp(self) -> &'static str {
-        match self {
-            Scheme::Http => "http",
-            Scheme::H2c => "h2c",
-            Scheme::Https => "https",
-        }
-    }
+const FORMS: &str = "\"http://host:port\", \"https://host:port\", \"h2c://host:port\", \"unix:/path\", \
+    \"unix+https:/path\" or \"unix+h2c:/path\"";
 
-    fn over_unix(self) -> &'static str {
-        match self {
-            Scheme::Http => "unix",
-            Scheme::H2c => "unix+h2c",
-            Scheme::Https => "unix+https",
-        }
-    }
-}
-
-impl UpstreamUrl {
-    /// Reads `SCHEME://host:port` or `SCHEME:/path`.
-    pub(crate) fn parse(text: &str) -> Result<UpstreamUrl, String> {
-        let wrong = || {
-            format!(
-                r#"must be "http://host:port", "https://host:port", "h2c://host:port", "unix:/path", "unix+https:/path" or "unix+h2c:/path", not {:?}"#,
-                without_login(text)
-            )
-        };
-        let (written, rest) = text.split_once(':').ok_or_else(wrong)?;
-        for scheme in Scheme::ALL {
-            if written == scheme.over_unix() {
-                return Ok(UpstreamUrl { address: UpstreamAddress::Unix(unix_path(rest)?), scheme });
+/// Reads `SCHEME://host:port` or `SCHEME:/path`.
+pub(crate) fn parse_url(text: &str) -> Result<(UpstreamAddress, Scheme), String> {
+    if let Some((written, rest)) = text.split_once(':') {
+        for (scheme, over_tcp, over_unix) in SCHEMES {
+            if written == over_unix {
+                return Ok((UpstreamAddress::Unix(unix_path(rest)?), scheme));
             }
-            if written == scheme.over_tcp()
-                && let Some(authority) = rest.strip_prefix("//")
-            {
-                return Ok(UpstreamUrl { address: UpstreamAddress::Tcp(HostPort::parse(authority)?), scheme });
+            if let Some(authority) = rest.strip_prefix("//").filter(|_| written == over_tcp) {
+                return Ok((UpstreamAddress::Tcp(HostPort::parse(authority)?), scheme));
             }
         }
-        Err(wrong())
     }
+    Err(must_be(FORMS, &without_login(text)))
 }
 
 #[cfg(test)]
@@ -148,7 +167,7 @@ mod tests {
 
     /// How a worker is shown that is written so.
     fn shown(text: &str) -> String {
-        let UpstreamUrl { address, scheme } = UpstreamUrl::parse(text).unwrap();
+        let (address, scheme) = parse_url(text).unwrap();
         let files = ClientTls { ca: PathBuf::from("/ca.pem"), crl: None, identity: None, server_name: None };
         let protocol = match scheme {
             Scheme::Http => UpstreamProtocol::Http1,
@@ -160,64 +179,44 @@ mod tests {
 
     #[test]
     fn an_upstream_is_shown_as_it_is_written() {
-        for text in [
-            "http://127.0.0.1:9000",
-            "http://[::1]:9000",
-            "h2c://worker-1.example:1",
-            "unix:/run/w.sock",
-            "unix+h2c:/w",
-            "https://worker.example:443",
-            "unix+https:/w",
-        ] {
+        let listed = "\
+            http://127.0.0.1:9000 | http://[::1]:9000 | h2c://worker-1.example:1 | \
+            unix:/run/w.sock | unix+h2c:/w | https://worker.example:443 | unix+https:/w";
+        for text in listed.split(" | ") {
             assert_eq!(shown(text), text);
         }
         assert_eq!(shown("http://WORKER.:80"), "http://worker.:80");
         assert_eq!(shown("http://[0:0::0001]:80"), "http://[::1]:80");
-        let ipv6 = UpstreamUrl::parse("http://[::1]:9000").unwrap().address;
+        let ipv6 = parse_url("http://[::1]:9000").unwrap().0;
         assert_eq!(ipv6, UpstreamAddress::Tcp(HostPort { host: "::1".to_owned(), port: 9000 }));
     }
 
     #[test]
     fn what_is_not_wholly_an_upstream_is_none() {
-        let wrong = [
-            "",
-            "http",
-            "http:",
-            "http:/a:1",
-            "http://",
-            "http://a",
-            "http://a:",
-            "http://a:0",
-            "http://a:65536",
-            "http://:80",
-        ];
-        let odd = [
-            "http://a:+1",
-            "http://u@a:1",
-            "http://a b:1",
-            "http://::1:80",
-            "http://[::1:80",
-            "http://.:80",
-            "http://a..b:80",
-            "HTTP://a:1",
-            "https:/a",
-            "unix+http:/a",
-            "ftp://a:1",
-            "unix:x",
-        ];
+        let wrong = "\
+            http | http: | http:/a:1 | http:// | http://a | http://a: | http://a:0 | \
+            http://a:65536 | http://:80 | "
+            .split(" | ");
+        let odd = "\
+            http://a:+1 | http://u@a:1 | http://a b:1 | http://::1:80 | http://[::1:80 | \
+            http://.:80 | http://a..b:80 | HTTP://a:1 | https:/a | unix+http:/a | ftp://a:1 | \
+            unix:x"
+            .split(" | ");
         for text in wrong.into_iter().chain(odd) {
-            assert!(UpstreamUrl::parse(text).is_err(), "{text:?}");
+            assert!(parse_url(text).is_err(), "{text:?}");
         }
-        assert_eq!(UpstreamUrl::parse("http://a:1/"), UpstreamUrl::parse("http://a:1"));
+        assert_eq!(parse_url("http://a:1/"), parse_url("http://a:1"));
         assert_eq!(HostPort::parse_endpoint("https://[::1]:2379/"), HostPort::parse_endpoint("https://[::1]:2379"));
-        for text in ["http://a:1//", "http://a:1/x", "http://a:1/x/", "http://a:1?x", "http://a:1/?x", "http://a:1#x/"]
-        {
-            assert!(UpstreamUrl::parse(text).unwrap_err().contains("must end after the port"), "{text:?}");
+        let texts = "\
+            http://a:1// | http://a:1/x | http://a:1/x/ | http://a:1?x | http://a:1/?x | \
+            http://a:1#x/";
+        for text in texts.split(" | ") {
+            assert!(parse_url(text).unwrap_err().contains("must end after the port"), "{text:?}");
         }
     }
 
     #[test]
-    fn a_worker_at_an_own_listener_is_told_from_one_that_may_be_elsewhere() {
+    fn worker_at_an_own_listener_is_recognised() {
         for (upstream, listener, leads) in [
             ("http://127.0.0.1:80", "127.0.0.1:80", true),
             ("http://127.0.0.1:81", "127.0.0.1:80", false),
@@ -234,7 +233,7 @@ mod tests {
             ("unix:/run/a", "unix:/run/a", true),
             ("unix:/run/a", "unix:/run/b", false),
         ] {
-            let (of, at) = (UpstreamUrl::parse(upstream).unwrap().address, Address::parse(listener).unwrap());
+            let (of, at) = (parse_url(upstream).unwrap().0, Address::parse(listener).unwrap());
             assert_eq!(of.leads_to(&at), leads, "{upstream} {listener}");
         }
     }

@@ -175,7 +175,7 @@ fn everything_that_can_be_set_is_set() {
 }
 
 #[test]
-fn one_client_may_have_all_connections_but_a_hundredth_and_at_least_one() {
+fn one_client_gets_all_but_a_hundredth_of_connections() {
     let of_one_client =
         |all| parse(&format!("{SHORTEST}\n[limits]\nconnections_max = {all}")).limits.connections_per_client_max;
     assert_eq!([1, 2, 100, 150, 10_000].map(of_one_client), [1, 1, 99, 148, 9_900]);
@@ -227,7 +227,7 @@ fn to_tls(upstream: &str, upstream_tls: &str) -> Config {
 }
 
 #[test]
-fn a_worker_behind_tls_has_the_name_of_its_host_unless_it_is_given_another() {
+fn server_name_of_a_worker_is_its_host_by_default() {
     for (upstream, upstream_tls, name) in [
         ("https://Worker.example:8443", r#"ca = "/ca.pem""#, "worker.example"),
         ("https://127.0.0.1:8443", r#"ca = "/ca.pem""#, "127.0.0.1"),
@@ -243,7 +243,7 @@ fn a_worker_behind_tls_has_the_name_of_its_host_unless_it_is_given_another() {
 }
 
 #[test]
-fn what_changes_of_tls_to_a_worker_is_followed_and_shown_by_the_names_of_files() {
+fn reload_follows_upstream_tls_and_shows_paths() {
     let before = to_tls("https://worker:1", r#"ca = "/ca.pem""#);
     let after = to_tls(
         "https://worker:1",
@@ -254,6 +254,6 @@ fn what_changes_of_tls_to_a_worker_is_followed_and_shown_by_the_names_of_files()
     assert_eq!(
         difference.to_string(),
         "route.all.upstream_tls.crl: none → /crl.pem; route.all.upstream_tls.certificate: none → /c.pem; \
-         route.all.upstream_tls.key: none → /k.pem; route.all.upstream_tls.server_name: worker → other"
+         route.all.upstream_tls.key: none → /k.pem; route.all.upstream_tls.server_name: none → other"
     );
 }

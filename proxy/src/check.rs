@@ -63,7 +63,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         failures += usize::from(!answered);
     }
     let denied = denied(&process, config, &sources).await;
-    for route in &config.routes {
+    for route in config.routes.iter() {
         let Some(error) = route.mode.lock().and_then(|lock| denied.get(&(lock.source, record_range(lock)))) else {
             continue;
         };

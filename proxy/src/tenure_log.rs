@@ -215,7 +215,7 @@ impl Memory {
     /// If the disk does not take it.
     pub async fn will_watch(&self, config: &Config) -> Result<(), StateError> {
         let mut anew: BTreeMap<&str, Duration> = BTreeMap::new();
-        for route in &config.routes {
+        for route in config.routes.iter() {
             let Mode::Shadow(lock) = &route.mode else { continue };
             let longest = anew.entry(lock.key.as_str()).or_default();
             *longest = route.orphan_timeout.max(*longest);

@@ -108,7 +108,7 @@ impl Identities {
 fn unacknowledged_max(config: &Config) -> HashMap<&fencepost_config::Upstream, Duration> {
     const MIN: Duration = Duration::from_millis(500); // Below that, a segment that is lost once loses its connection.
     let mut found = HashMap::new();
-    for route in &config.routes {
+    for route in config.routes.iter() {
         let half = (route.orphan_timeout / 2).max(MIN);
         found.entry(&route.upstream).and_modify(|least: &mut Duration| *least = half.min(*least)).or_insert(half);
     }

@@ -70,7 +70,7 @@ impl Admin {
     pub(super) fn config(&self) -> AdminAnswer {
         let mut tables: Map<String, Value> = Map::new();
         for (table, key, value) in self.generation.config.settings() {
-            tables.entry(table).or_insert_with(|| json!({}))[key] = json!(value);
+            tables.entry(table).or_insert_with(|| json!({}))[key.as_ref()] = json!(value);
         }
         json_answer(&json!({
             "generation": self.generation.number,

@@ -11,7 +11,7 @@ pub(super) fn info(config: &Config) -> Result<Vec<MetricFamily>, prometheus::Err
         Opts::new("fencepost_max_age_seconds", "The oldest news of a source that admit a request."),
         &["route", "source"],
     )?;
-    for route in &config.routes {
+    for route in config.routes.iter() {
         modes.with_label_values(&[route.name.as_str(), route.mode.name()]).set(1);
         if let Some(lock) = route.mode.lock() {
             let source = config.sources[lock.source].name.as_str();

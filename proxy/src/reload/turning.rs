@@ -34,7 +34,7 @@ impl Earlier {
     /// those: they may be anybody's.
     pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Generation>, new: &Generation) {
         self.0.push(Replaced { generation: Arc::downgrade(old), turned: HashSet::new() });
-        let judging = LazyCell::new(|| CoverIndex::new(&new.config.routes));
+        let judging = LazyCell::new(|| CoverIndex::new(new.config.routes.iter()));
         let mut turning = vec![Vec::new(); new.sources.len()];
         self.0.retain_mut(|replaced| {
             let Some(generation) = replaced.generation.upgrade() else { return false };
@@ -107,7 +107,7 @@ impl<'o> Watching<'o> {
         Watching {
             by_name: routes.iter().enumerate().map(|(number, (_, route, _))| (route.name.as_str(), number)).collect(),
             overlaps: OverlapIndex::new(routes.iter().map(|(_, route, _)| *route)),
-            old: CoverIndex::new(&old.routes),
+            old: CoverIndex::new(old.routes.iter()),
             takers: routes.iter().map(|(_, route, _)| new.first_that_takes_all_of(route)).collect(),
             routes,
         }

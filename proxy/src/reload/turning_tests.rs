@@ -53,7 +53,7 @@ proptest! {
         let new = config(&after.into_iter().enumerate().map(|(at, route)| (2 * at, route)).collect::<Vec<_>>());
         for (index, route) in new.routes.iter().enumerate() {
             let Mode::Enforce(lock) = &route.mode else { continue };
-            let turned = Watching::new(&old, &CoverIndex::new(&new.routes)).turned(index, route, lock);
+            let turned = Watching::new(&old, &CoverIndex::new(new.routes.iter())).turned(index, route, lock);
             let turned: Vec<usize> = turned.into_iter().map(|(at, _)| at).collect();
             prop_assert_eq!(turned, by_asking_all(&old, &new, index, lock), "{}", &route.name);
         }

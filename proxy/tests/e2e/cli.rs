@@ -101,8 +101,8 @@ async fn wrong_usage_is_64_and_says_what_is_wrong() {
     // Those that were not given were said to be empty, or wrong.
     let said = stderr(&fencepost(&["serve", "--listen", "127.0.0.1:0"]).await);
     let missing = [
-        r#"--upstream: missing: the worker, like "http://127.0.0.1:9000""#,
         r#"--etcd: missing: a member of the etcd cluster, like "http://127.0.0.1:2379""#,
+        r#"--upstream: missing: the worker, like "http://127.0.0.1:9000""#,
         r#"--lock: missing: the key of the lock, like "/shards/2/lock""#,
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), missing);
@@ -165,7 +165,7 @@ async fn members_of_etcd_may_stand_in_one_word_and_a_url_may_end_in_a_slash() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let output = fencepost(&[&flags[..], &["http://127.0.0.1:1/,http://127.0.0.1:1"]].concat()).await;
     assert_eq!(output.status.code(), Some(64), "{output:?}");
-    assert!(stderr(&output).contains("--etcd: 127.0.0.1:1 is in the list already"), "{}", stderr(&output));
+    assert!(stderr(&output).contains(r#"--etcd: "http://127.0.0.1:1" is in the list already"#), "{}", stderr(&output));
 }
 
 /// It panicked, and ended with 101: no code that a unit of systemd has in `RestartPreventExitStatus`.

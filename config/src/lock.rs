@@ -1,0 +1,103 @@
+//! The lock that guards the requests of a route.
+
+use fencepost_policy::Layout;
+
+use crate::lock_template::LockTemplate;
+use crate::path_template::PathTemplate;
+use crate::reader::{Table, nearest};
+use crate::source::Source;
+
+/// Which lock guards the requests of a route, and how its record is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    /// Which of [`Config::sources`](crate::Config::sources) keeps it.
+    pub source: usize,
+    /// Its key.
+    pub key: LockTemplate,
+    /// Whether the caller names the key, in [`Route::lock_header`](crate::Route::lock_header): it is then matched against
+    /// `key` ([`LockTemplate::named_on_path`]) and not rendered from the path.
+    pub from_header: bool,
+    /// How a record becomes a tenure.
+    pub record: Record,
+}
+
+/// How the record of a lock is read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// One key whose value names the owner.
+    Key {
+        /// Values that mean that nobody holds the lock; in order, each once.
+        free_values: Vec<String>,
+        /// The value is a JSON object and this field of it the owner; `None`: the value is the owner.
+        owner_field: Option<String>,
+    },
+    /// etcd's Election.
+    Election,
+    /// etcd's Mutex.
+    Mutex,
+}
+
+impl Record {
+    /// The layout without its details.
+    pub fn layout(&self) -> Layout {
+        match self {
+            Record::Key { .. } => Layout::Key,
+            Record::Election => Layout::Election,
+            Record::Mutex => Layout::Mutex,
+        }
+    }
+}
+
+const LAYOUTS: [(&str, Layout); 3] = [
+    (Layout::Key.name(), Layout::Key),
+    (Layout::Election.name(), Layout::Election),
+    (Layout::Mutex.name(), Layout::Mutex),
+];
+
+const ELECTION_OWNER: &str = "the owner is the value of the leader's key, as it is";
+const MUTEX_OWNER: &str = "the owner is the full name of the contender's own key, since a human name would let \
+    a stalled contender that queued earlier pass for its successor of the same name";
+
+impl Lock {
+    /// `lock = { … }` of a route; `path` is missing if it is wrong itself.
+    pub(crate) fn read(t: &mut Table<'_>, path: Option<&PathTemplate>, sources: &[Source]) -> Option<Lock> {
+        let what = "the name of the source that keeps the lock";
+        let source = t.required("source", what, |name| find_source(name, sources));
+        let from_header = t.flag("from_header");
+        let every_path = PathTemplate::parse("/").expect("a path");
+        // Without a path, the key is right as far as can be said.
+        let (path, is_free) = path.map_or((&every_path, true), |path| (path, from_header));
+        let key = t.required("key", r#"the key of the lock, like "/shards/2/lock""#, |key| {
+            LockTemplate::parse(key, path, is_free)
+        });
+        let layout = t.choice("layout", &LAYOUTS);
+        let free_values = t.list("free_values", |value| Ok(value.to_owned())).into_iter();
+        let mut free_values: Vec<String> = free_values.map(|(_, value)| value).collect();
+        free_values.sort();
+        let owner_field = t.text("owner_field", |field| match field {
+            "" => Err("must be the name of a field of the JSON object, not empty".to_owned()),
+            field => Ok(field.to_owned()),
+        });
+        let (record, owner) = match layout {
+            Layout::Key => (Record::Key { free_values, owner_field }, None),
+            Layout::Election => (Record::Election, Some(ELECTION_OWNER)),
+            Layout::Mutex => (Record::Mutex, Some(MUTEX_OWNER)),
+        };
+        for key in t.written(&["free_values", "owner_field"]) {
+            if let Some(owner) = owner {
+                let layout = layout.name();
+                t.problem(key, format_args!("is not for layout = {layout:?}: there {owner}"));
+            }
+        }
+        Some(Lock { source: source?, key: key?, from_header, record })
+    }
+}
+
+fn find_source(name: &str, sources: &[Source]) -> Result<usize, String> {
+    sources.iter().position(|source| source.name == name).ok_or_else(|| {
+        let near = nearest(name, sources.iter().map(|source| source.name.as_str()));
+        let hint = near.map(|near| format!("; did you mean {near:?}?"));
+        let hint = hint.unwrap_or_else(|| format!(": [source.{name}] is missing"));
+        format!("there is no source {name:?}{hint}")
+    })
+}

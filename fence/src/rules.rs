@@ -60,7 +60,13 @@ impl Default for Rules {
 impl Rules {
     /// The facts of time that a verdict depends on, now.
     pub(crate) fn timing(&self, arrived: Instant) -> Timing {
-        Timing { arrived, now: Instant::now(), max_age: self.max_age, linearizable: self.linearizable }
+        Timing {
+            arrived,
+            not_before: None,
+            now: Instant::now(),
+            max_age: self.max_age,
+            linearizable: self.linearizable,
+        }
     }
 
     /// The bounds are the proxy's, but for `max_age`, which may be as short as news of a store nearby can be. No clock reaches

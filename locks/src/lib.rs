@@ -8,10 +8,9 @@ mod store;
 mod sync;
 
 pub use cache::{
-    Aside, CacheView, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Nameless,
-    Queue, Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped,
-    StoreIdentity, StorePast, TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Turning, Unconfirmed,
-    WeakLockSource,
+    Aside, CacheView, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Queue,
+    Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, StoreIdentity,
+    StorePast, TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Unconfirmed, WeakLockSource,
 };
 pub use etcd::{
     EtcdAccess, EtcdClient, EtcdError, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, Within, caution,

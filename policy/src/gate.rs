@@ -9,13 +9,11 @@
 //!   orphan and counts for as long as the operator says that the worker can go on with it.
 
 mod orphans;
-mod passes;
 mod state;
 mod unseen;
 
 pub use self::orphans::OrphanId;
 use self::orphans::Orphans;
-pub use self::passes::{LostPassId, Pass, PassReason, Passes};
 pub use self::state::{GateState, TenureAtWorker};
 use crate::small_map::SmallMap;
 use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
@@ -95,7 +93,7 @@ impl AtWorker {
     }
 }
 
-/// The ratchet and the barrier of one lock. The fields that every entry reads come first, in one run of cache lines; of `passes`, its first fields.
+/// The ratchet and the barrier of one lock. The fields that every entry reads come first, in one run of cache lines.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Gate {
@@ -106,7 +104,6 @@ pub struct Gate {
     at_worker: SmallMap<Term, AtWorker>,
     /// What may be left of an earlier process: the tenure that may go on at once, and until when all others wait.
     left_behind: Option<(Option<Revision>, Moment)>,
-    passes: Passes,
     orphans_made: u64,
     /// The tenure we last learnt of, to know what ends when the lock is released.
     present: Option<(Layout, Tenure)>,
@@ -239,8 +236,7 @@ impl Gate {
         }
         let term = Term { era: self.era, first };
         let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
-        let passed_before = self.passes.bar_until().is_some_and(|until| until > now);
-        if left_behind || passed_before || self.at_worker.below(&term).any(|there| there.bars(now)) {
+        if left_behind || self.at_worker.below(&term).any(|there| there.bars(now)) {
             return Err(EnterError::Wait);
         }
         match self.records {
@@ -261,7 +257,6 @@ impl Gate {
     ) -> Result<Admission, EnterError> {
         let barred = std::mem::take(&mut self.at_worker);
         let left_behind = self.left_behind.take();
-        let passes = std::mem::take(&mut self.passes);
         let entry = self.enter(token, known, now);
         for (term, there) in barred {
             let entered = self.at_worker.or_default(term);
@@ -269,52 +264,7 @@ impl Gate {
             entered.orphans = there.orphans; // Whoever has just entered is none.
         }
         self.left_behind = left_behind;
-        self.passes = passes;
         entry
-    }
-
-    /// Lets a request past without judging it, counted. Configurations are numbered in the order in which they come in force;
-    /// the request is under that one. `None` if its route only watched then and enforces by now: it has to be judged.
-    pub fn pass(&mut self, reason: PassReason, generation: u64) -> Option<Pass> {
-        self.passes.pass(reason, generation)
-    }
-
-    /// Takes back a pass. Says whether the barrier may have opened by that.
-    pub fn leave_pass(&mut self, pass: Pass) -> bool {
-        self.passes.leave(pass)
-    }
-
-    /// The end of a request that was let past will not be seen. It counts until [`Gate::end_lost_pass`] or [`Gate::clear_orphans`].
-    pub fn lose_pass(&mut self, pass: Pass) -> LostPassId {
-        self.passes.lose(pass)
-    }
-
-    /// Whether one of those still counts.
-    pub fn counts_lost_pass(&self, lost: LostPassId) -> bool {
-        self.passes.counts_lost(lost)
-    }
-
-    /// Forgets one of those, because its end was seen after all or its time has come. Says whether the barrier may have opened by that.
-    pub fn end_lost_pass(&mut self, lost: LostPassId) -> bool {
-        self.passes.end_lost(lost)
-    }
-
-    /// A route that only watched enforces from that configuration on. What it let past before may be anybody's: it counts as an
-    /// earlier tenure's until it has left, or until then.
-    pub fn enforce_since(&mut self, generation: u64, until: Moment) {
-        self.passes.enforce_since(generation, until);
-    }
-
-    /// Whether requests that were let past before a route enforced, and named no lock, may be this one's: they bar as those do that are
-    /// counted here. Says whether the barrier may have opened.
-    pub fn set_nameless(&mut self, nameless: bool) -> bool {
-        self.passes.set_nameless(nameless)
-    }
-
-    /// Whether a route enforces by now that only watched under that configuration: of what it let past then, nothing more is to go
-    /// out.
-    pub fn has_turned(&self, generation: u64) -> bool {
-        self.passes.has_turned(generation)
     }
 
     /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure that ran, so
@@ -369,22 +319,20 @@ impl Gate {
         was_there
     }
 
-    /// Forgets all orphans, those that were let past too, and what an earlier process left behind, because the operator knows that none is
-    /// running; returns how many orphans those were.
+    /// Forgets all orphans, and what an earlier process left behind, because the operator knows that none is running; returns how many
+    /// orphans those were.
     pub fn clear_orphans(&mut self) -> usize {
         self.left_behind = None;
-        let orphans: usize = self.at_worker.values_mut().map(|there| std::mem::take(&mut there.orphans).len()).sum();
+        let orphans = self.at_worker.values_mut().map(|there| std::mem::take(&mut there.orphans).len()).sum();
         self.at_worker.retain(|_, there| !there.is_empty());
-        orphans + self.passes.clear_lost()
+        orphans
     }
 
     /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a later process whose routes all
     /// enforce.
     pub fn is_clear(&self, now: Moment) -> bool {
         let has_come = |until: Option<Moment>| until.is_none_or(|until| until <= now);
-        !self.at_worker.values().any(|there| there.bars(now))
-            && self.passes.are_none()
-            && has_come(self.left_behind.map(|(_, until)| until))
+        !self.at_worker.values().any(|there| there.bars(now)) && has_come(self.left_behind.map(|(_, until)| until))
     }
 
     /// Lets the floor start anew, after the operator accepted that the store went back. What is at the worker stays counted.

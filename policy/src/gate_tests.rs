@@ -126,41 +126,6 @@ fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is
 }
 
 #[test]
-fn what_was_let_past_and_lost_bars_until_its_end_is_seen_or_an_operator_says_so() {
-    let held = held(Layout::Key, "a", 10, 10);
-    let (token, known) = (FenceToken { owner: "a", revision: revision(10) }, Known::new(Some(&held), News::Fresh));
-    for by_hand in [false, true] {
-        let mut gate = Gate::default();
-        gate.learn(&held);
-        let [lost, other] = [PassReason::Shadow, PassReason::Exempt].map(|reason| gate.pass(reason, 1).unwrap());
-        let lost = gate.lose_pass(lost);
-        gate.enforce_since(2, Moment(30));
-        assert!(!gate.leave_pass(other));
-        assert!(matches!(gate.enter(&token, known, Moment(0)), Err(EnterError::Wait)));
-        assert!(gate.counts_lost_pass(lost) && !gate.is_clear(Moment(0)));
-        if by_hand {
-            assert_eq!((gate.clear_orphans(), gate.clear_orphans()), (1, 0));
-        } else {
-            assert!(gate.end_lost_pass(lost), "the barrier has opened");
-        }
-        assert!(!gate.end_lost_pass(lost) && !gate.counts_lost_pass(lost), "it is ended once");
-        assert_eq!(gate.state().passed, 0);
-        assert!(gate.is_clear(Moment(0)) && gate.enter(&token, known, Moment(0)).is_ok());
-    }
-}
-
-/// Nobody has said anything of a request that is seen to run.
-#[test]
-fn what_was_let_past_and_runs_is_not_ended_by_hand() {
-    let mut gate = Gate::default();
-    let (running, lost) = (gate.pass(PassReason::Shadow, 1).unwrap(), gate.pass(PassReason::Shadow, 1).unwrap());
-    gate.lose_pass(lost);
-    assert_eq!((gate.clear_orphans(), gate.state().passed), (1, 1));
-    gate.leave_pass(running);
-    assert_eq!(gate.state().passed, 0);
-}
-
-#[test]
 fn an_orphan_that_is_heard_of_counts_for_longer_and_never_for_less_long() {
     let mut gate = Gate::default();
     let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
@@ -338,64 +303,6 @@ fn an_accepted_regression_lets_the_floor_start_anew_and_keeps_the_barrier() {
 }
 
 #[test]
-fn what_a_route_let_past_before_it_enforced_bars_until_it_has_left_or_its_time_has_come() {
-    let mut gate = Gate::default();
-    let now = held(Layout::Key, "a", 10, 10);
-    gate.learn(&now);
-    let may_enter = |gate: &Gate, at| {
-        let token = FenceToken { owner: "a", revision: revision(10) };
-        gate.may_enter(&token, Known::new(Some(&now), News::Fresh), Moment(at)).is_ok()
-    };
-    let pass = |gate: &mut Gate, reason, generation| gate.pass(reason, generation).expect("its route does not enforce");
-    let before = pass(&mut gate, PassReason::Shadow, 1);
-    let exempt = pass(&mut gate, PassReason::Exempt, 1);
-    assert!(may_enter(&gate, 0), "another route of the lock enforces already");
-    gate.enforce_since(2, Moment(5));
-    gate.enforce_since(2, Moment(3)); // A second route of the lock, with a shorter time.
-    let beside = pass(&mut gate, PassReason::Shadow, 2);
-    assert_eq!([0, 4, 5].map(|at| may_enter(&gate, at)), [false, false, true]);
-    assert_eq!((gate.unseen_until(), gate.next_unseen(Moment(4))), (Some(Moment(5)), Some(Moment(5))));
-    assert!(!gate.leave_pass(before));
-    assert!(!may_enter(&gate, 0), "what was exempt may be anybody's too");
-    let token = FenceToken { owner: "a", revision: revision(10) };
-    assert!(gate.enter_dangerously(&token, Known::new(Some(&now), News::Fresh), Moment(0)).is_ok());
-    assert!(!may_enter(&gate, 0));
-    assert!(gate.leave_pass(exempt), "the last opens the barrier");
-    assert!(may_enter(&gate, 0));
-    assert!(!gate.is_clear(Moment(9)), "a later process may enforce");
-    assert!(!gate.leave_pass(beside));
-    assert_eq!(gate.state().passed, 0);
-}
-
-/// Whoever drives the gate wakes those that wait by that.
-#[test]
-fn the_last_of_those_that_named_no_lock_opens_the_barrier_if_nothing_else_bars() {
-    let mut gate = Gate::default();
-    let named = gate.pass(PassReason::Shadow, 1).expect("its route does not enforce");
-    assert!(!gate.set_nameless(true) && !gate.set_nameless(false), "no route has turned to enforce");
-    gate.set_nameless(true);
-    gate.enforce_since(2, Moment(5));
-    assert!(!gate.set_nameless(false), "one that named the lock still bars");
-    gate.set_nameless(true);
-    assert!(!gate.leave_pass(named), "those that named none still bar");
-    assert!(!gate.set_nameless(true));
-    assert!(gate.set_nameless(false), "nothing bars any more");
-    assert!(!gate.set_nameless(false), "nothing did before");
-}
-
-#[test]
-fn what_has_not_gone_out_when_its_route_turns_to_enforce_is_judged_after_all() {
-    let mut gate = Gate::default();
-    gate.enforce_since(2, Moment(5));
-    assert!(gate.pass(PassReason::Shadow, 1).is_none());
-    for (reason, generation) in [(PassReason::Shadow, 2), (PassReason::Exempt, 1), (PassReason::DangerousAdmit, 1)] {
-        let pass = gate.pass(reason, generation).expect("it need not be judged");
-        gate.leave_pass(pass);
-    }
-    assert_eq!((gate.state().passed, gate.is_clear(Moment(0))), (0, true));
-}
-
-#[test]
 fn the_next_that_stops_to_count_is_not_the_last() {
     let mut gate = Gate::default();
     let now = held(Layout::Key, "a", 10, 10);
@@ -413,18 +320,7 @@ fn the_next_that_stops_to_count_is_not_the_last() {
 }
 
 #[test]
-fn passes_are_counted_apart() {
-    let mut gate = Gate::default();
-    let passes = [PassReason::Shadow, PassReason::Exempt, PassReason::DangerousAdmit]
-        .map(|reason| gate.pass(reason, 1).unwrap());
-    assert_eq!(gate.state().passed, 3);
-    passes.into_iter().for_each(|pass| assert!(!gate.leave_pass(pass)));
-    assert_eq!((gate.state().passed, gate.state().at_worker), (0, vec![]));
-}
-
-#[test]
 fn what_whoever_enters_looks_at_takes_two_lines_of_memory_with_the_word_of_a_mutex_before_it() {
-    let whether_passes_bar = size_of::<u64>();
-    let looked_at = size_of::<u64>() + std::mem::offset_of!(Gate, passes) + whether_passes_bar;
+    let looked_at = size_of::<u64>() + std::mem::offset_of!(Gate, orphans_made);
     assert!(looked_at <= 2 * 64, "{looked_at} bytes");
 }

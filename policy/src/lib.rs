@@ -16,10 +16,7 @@ mod small_map;
 mod snapshot;
 mod token;
 
-pub use gate::{
-    Admission, EnterError, Gate, GateState, LostPassId, Moment, OrphanId, Pass, PassReason, Passes, Predecessor,
-    TenureAtWorker, Term,
-};
+pub use gate::{Admission, EnterError, Gate, GateState, Moment, OrphanId, Predecessor, TenureAtWorker, Term};
 pub use judge::{Action, Known, News, Rejection, Verdict, judge};
 pub use key_track::{Content, KeyEvent, KeyTrack, Reading, Step, Walk, Write};
 pub use lock::{InvalidLockKey, Layout, LockKey};

@@ -14,10 +14,6 @@ impl<K, V> Default for SmallMap<K, V> {
 }
 
 impl<K: Ord, V> SmallMap<K, V> {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// In the order of the keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.0.iter().map(|(key, value)| (key, value))
@@ -114,7 +110,6 @@ mod tests {
                 }
                 prop_assert!(small.iter().eq(ordered.iter()));
                 prop_assert!(small.values().eq(ordered.values()) && small.values_mut().eq(ordered.values_mut()));
-                prop_assert_eq!(small.is_empty(), ordered.is_empty());
                 for key in 0..6 {
                     prop_assert!(small.below(&key).eq(ordered.range(..key).map(|(_, value)| value)));
                     prop_assert_eq!(small.get_mut(&key), ordered.get_mut(&key));

@@ -178,7 +178,7 @@ fn judge(
     arrived: Instant,
 ) -> Result<(), Rejection> {
     let linearizable = route.freshness == Freshness::Linearizable;
-    let timing = Timing { arrived, now: Instant::now(), max_age: route.max_age, linearizable };
+    let timing = Timing { arrived, not_before: None, now: Instant::now(), max_age: route.max_age, linearizable };
     match lock.view().judge(token, &timing) {
         Verdict::Admit => Ok(()),
         Verdict::Reject(reason) => Err(reason),

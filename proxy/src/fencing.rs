@@ -7,13 +7,14 @@ use std::sync::Arc;
 use fencepost_config::{Mode, OnUnavailable, folds_alike};
 use fencepost_fence::confirm::{Confirmed, unloaded};
 use fencepost_locks::TrackedLock;
-use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
+use fencepost_policy::{FenceToken, LockKey, Rejection, Verdict};
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use http_body::Body as _;
 use tokio::time::Instant;
 use tower::Service;
 
 use crate::downstream::ClientBody;
+use crate::let_past::PassReason;
 use crate::metrics::{ConfirmOutcome, Counted};
 use crate::recording::{Judgement, Subject};
 use crate::request_context::{Answer, Exchange, RequestContext};
@@ -41,7 +42,7 @@ pub struct Claim {
 pub enum Grounds {
     /// A token that its lock has to bear out.
     Claim(Claim),
-    /// A pass of its route; counted at the lock's gate where the lock is at hand.
+    /// A pass of its route, with the lock that the request is judged by should the route enforce before it is sent.
     Pass(PassReason, Option<Arc<TrackedLock>>),
 }
 
@@ -66,7 +67,7 @@ where
     let headers = request.headers();
     let grounds = match (guarded, identified) {
         (Guarded::Not, _) => Ok(Grounds::Pass(PassReason::Off, None)),
-        (guarded, _) if exempt => Ok(Grounds::Pass(PassReason::Exempt, at_hand(&context, &guarded))),
+        (_, _) if exempt => Ok(Grounds::Pass(PassReason::Exempt, None)),
         (guarded, Err(reason)) => unclaimed(&context, &guarded, headers, reason),
         (Guarded::Unclear(reason), Ok(())) => unclaimed(&context, &Guarded::Unclear(reason), headers, reason),
         (Guarded::By(lock), Ok(())) => match token(&context, headers) {
@@ -137,7 +138,7 @@ fn unclaimed(
     rejected(context, reason, context.presenting(headers, subject), held.as_ref())
 }
 
-/// The lock at which a request is counted that passes, if there is one.
+/// The lock of a request that passes, if there is one.
 fn at_hand(context: &RequestContext, guarded: &Guarded) -> Option<Arc<TrackedLock>> {
     match guarded {
         Guarded::Not | Guarded::Unclear(_) => None,
@@ -174,7 +175,7 @@ async fn look_up(
     }
 }
 
-/// The lock of that key, to be counted at, though nothing may be known of it yet.
+/// The lock of that key, though nothing may be known of it yet.
 fn hold(context: &RequestContext, key: &LockKey) -> Option<Arc<TrackedLock>> {
     match &context.in_force().guard {
         Some(Guard::Templated(locks)) => locks.hold(key.as_str()),

@@ -166,18 +166,16 @@ async fn enter(
         };
         let claim = match &grounds {
             Grounds::Claim(claim) => claim,
-            Grounds::Pass(reason, lock) => {
-                match Ticket::passing(Rc::clone(context), lock.clone(), *reason, in_flight) {
-                    Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, grounds, at: Instant::now() }),
-                    Err(back) => {
-                        in_flight = back;
-                        kept = Some(ready);
-                        grounds = Grounds::Claim(context.judged_after_all(lock.as_ref())?);
-                        enforces = true;
-                        continue;
-                    }
+            Grounds::Pass(reason, lock) => match Ticket::passing(Rc::clone(context), *reason, in_flight) {
+                Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, grounds, at: Instant::now() }),
+                Err(back) => {
+                    in_flight = back;
+                    kept = Some(ready);
+                    grounds = Grounds::Claim(context.judged_after_all(lock.as_ref())?);
+                    enforces = true;
+                    continue;
                 }
-            }
+            },
         };
         let timing = context.timing();
         let outcome = match handoff.enter(claim, &timing) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::TrackedLock;
-use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Revision};
+use fencepost_policy::{FenceToken, LockKey, Rejection, Revision};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -14,6 +14,7 @@ use crate::decision::DecisionId;
 use crate::downstream::{ClientAddress, UnreadHead};
 use crate::fencing::{Claim, Grounds};
 use crate::in_place::boxed;
+use crate::let_past::PassReason;
 use crate::metrics::Counted;
 use crate::observe::record::whole_millis;
 use crate::observe::text::{shown_host, shown_method, shown_owner, shown_path, shown_peer};

@@ -295,14 +295,14 @@ impl Reloader {
         prepared
     }
 
-    fn put(&mut self, old: &Arc<Generation>, new: Generation) {
+    fn put(&mut self, old: &Arc<Generation>, mut new: Generation) {
+        self.earlier.bar_what_was_let_past(old, &mut new);
         let new = Arc::new(new);
         if let Some(memory) = &new.process.memory {
             memory.raise_orphan_timeouts(&new);
         }
         new.process.sources.admit(&new.config);
         new.process.identities.put_in_force(&new.identities);
-        self.earlier.bar_what_was_let_past(old, &new);
         self.switch.to(Arc::clone(&new));
         keep_only(&new);
         let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());

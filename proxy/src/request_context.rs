@@ -1,6 +1,7 @@
 //! What a request carries along on its way, and how it is answered if it gets no further.
 
 use std::cell::Cell;
+use std::future::pending;
 use std::rc::Rc;
 
 use fencepost_config::{Freshness, Mode, Route};
@@ -104,12 +105,35 @@ impl RequestContext {
 
     /// The facts of time that a verdict on this request depends on, now.
     pub fn timing(&self) -> Timing {
-        let route = self.route();
+        let (route, now) = (self.route(), Instant::now());
         Timing {
             arrived: self.arrived,
-            now: Instant::now(),
+            now,
+            not_before: self.barred_until(now),
             max_age: route.max_age,
             linearizable: route.freshness == Freshness::Linearizable,
+        }
+    }
+
+    /// Until when what was let past unjudged keeps the request from the worker, at most: by the route itself, if it only watched when the
+    /// request came, or by routes of earlier configurations.
+    pub fn barred_until(&self, now: Instant) -> Option<Instant> {
+        let route = self.in_force();
+        let own = route.let_past.as_ref().filter(|_| self.is_shadow()).and_then(|own| own.bars_until(now));
+        own.max(route.earlier.as_ref().and_then(|earlier| earlier.bar_until(now)))
+    }
+
+    /// Completes when none of that bars any more; never, if none does.
+    pub async fn opened(&self) {
+        if self.barred_until(Instant::now()).is_none() {
+            return pending().await;
+        }
+        let route = self.in_force();
+        if let Some(own) = route.let_past.as_ref().filter(|_| self.is_shadow()) {
+            own.opened().await;
+        }
+        if let Some(earlier) = &route.earlier {
+            earlier.opened().await;
         }
     }
 

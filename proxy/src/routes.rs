@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use fencepost_config::{Captures, Lock, Record, Route};
 use fencepost_locks::{
-    FormatConflict, KeyRange, LockSource, LockSpec, Nameless, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
+    FormatConflict, KeyRange, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
 };
 use fencepost_policy::{Layout, LockKey, Rejection};
 use http::HeaderMap;
 
+use crate::let_past::{EarlierPasses, LetPast};
 use crate::metrics::{Counted, RouteMetrics};
 use crate::observe::RouteLabel;
 use crate::process::Process;
@@ -31,8 +32,10 @@ pub struct ActiveRoute {
     pub orphan_timeout_max: Duration,
     /// What guards it; `None` if nothing does.
     pub guard: Option<Guard>,
-    /// Where those requests are counted that are let past and name none of its locks; `None` if it has only one.
-    pub nameless: Option<Nameless>,
+    /// Where the requests are counted that it lets past unjudged; `None` if nothing guards it.
+    pub let_past: Option<Arc<LetPast>>,
+    /// What it waits for of what was let past unjudged under earlier configurations.
+    pub earlier: Option<Arc<EarlierPasses>>,
 }
 
 /// Which lock guards a request.
@@ -52,7 +55,6 @@ impl ActiveRoute {
         sources: &[LockSource],
         process: &Process,
     ) -> ActiveRoute {
-        let templated = route.mode.lock().filter(|_| matches!(guard, Some(Guard::Templated(_))));
         let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
         let metrics = process.metrics.route(&route.name, route.mode.name());
         ActiveRoute {
@@ -60,8 +62,9 @@ impl ActiveRoute {
             label: process.label(&route.name, route.mode.name(), source_name, metrics.requests.of(Counted::Admitted)),
             metrics,
             orphan_timeout_max,
+            let_past: guard.is_some().then(Arc::default),
+            earlier: None,
             guard,
-            nameless: templated.map(|lock| sources[lock.source].nameless(&lock.key.to_string())),
         }
     }
 }

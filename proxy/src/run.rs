@@ -263,9 +263,8 @@ impl Running<'_> {
             drain(server, &process, leaving, &limits, again).await;
             locks.extend(sources.iter().flat_map(LockSource::locks));
             // What is lost while the process drains may have been counted by a gate that its last thread has taken along.
-            let unseen = process.has_unseen() || sources.iter().any(LockSource::has_nameless);
             // What was cut though no lock guards it, as an endless answer to a page, holds nobody up.
-            let clean = !unseen && locks.iter().all(|lock| lock.is_clear(Instant::now()));
+            let clean = !process.has_unseen() && locks.iter().all(|lock| lock.is_clear(Instant::now()));
             if let Some(server) = admin {
                 server.shutdown(Duration::from_secs(1)).await;
             }

@@ -3,17 +3,17 @@
 mod unseen;
 
 use std::cell::Cell;
-use std::future::pending;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_config::PartialRequests;
-use fencepost_locks::{Nameless, TrackedLock};
-use fencepost_policy::{Admission, LostPassId, Pass, PassReason, Term};
+use fencepost_locks::TrackedLock;
+use fencepost_policy::{Admission, Term};
 use tokio::time::Instant;
 
+use crate::let_past::{LetPast, Pass, PassReason};
 use crate::request_context::{InFlight, RequestContext};
 use crate::upstream::{Ending, LastBytes, Permit, TenureState, TenureWatch};
 use crate::wire::Socket;
@@ -22,18 +22,9 @@ use unseen::{LostPass, Orphan};
 /// What the gate gave.
 enum Proof {
     Admission(Arc<TrackedLock>, Admission),
-    Pass(Counter, Pass),
+    Pass(Pass),
     /// Its route is off.
     Uncounted,
-}
-
-/// Where a request is counted that was let past.
-#[derive(Clone)]
-enum Counter {
-    /// At the gate of its lock.
-    Lock(Arc<TrackedLock>),
-    /// With those that named no lock of their route's.
-    Nameless(Nameless),
 }
 
 /// The proof that a request may go to the worker, given back to the gate when the request is no longer there.
@@ -62,8 +53,8 @@ struct RequestWatch {
 enum Dependence {
     /// The tenure that it was admitted under.
     Tenure(Arc<TrackedLock>, Term),
-    /// That its route only watches, as it did under the configuration of that number. It may be anybody's.
-    Watching(Counter, u64),
+    /// That its route only watches. It may be anybody's.
+    Watching(Arc<LetPast>),
 }
 
 /// When a route that only watches is looked at again without having changed.
@@ -80,22 +71,16 @@ impl Ticket {
         Ticket::new(context, Proof::Admission(lock, admission), in_flight)
     }
 
-    /// For a request that passes without having been admitted. It is counted at its lock, or with those that name none.
+    /// For a request that passes without having been admitted. It is counted with its route.
     ///
     /// # Errors
     /// Its place in the counts, if its route only watched when it came and enforces by now: it has to be judged.
-    pub fn passing(
-        context: Rc<RequestContext>,
-        lock: Option<Arc<TrackedLock>>,
-        reason: PassReason,
-        in_flight: InFlight,
-    ) -> Result<Ticket, InFlight> {
-        let nameless = || context.in_force().nameless.clone().map(Counter::Nameless);
-        let Some(counter) = lock.map(Counter::Lock).or_else(nameless) else {
+    pub fn passing(context: Rc<RequestContext>, reason: PassReason, in_flight: InFlight) -> Result<Ticket, InFlight> {
+        let Some(let_past) = &context.in_force().let_past else {
             return Ok(Ticket::new(context, Proof::Uncounted, in_flight));
         };
-        match counter.pass(reason, context.share.generation.number) {
-            Some(pass) => Ok(Ticket::new(context, Proof::Pass(counter, pass), in_flight)),
+        match let_past.pass(reason) {
+            Some(pass) => Ok(Ticket::new(context, Proof::Pass(pass), in_flight)),
             None => Err(in_flight),
         }
     }
@@ -117,7 +102,7 @@ impl Ticket {
     fn dependence(&self) -> Option<Dependence> {
         match self.proof.as_ref()? {
             Proof::Admission(lock, admission) => Some(Dependence::Tenure(Arc::clone(lock), admission.term())),
-            Proof::Pass(counter, pass) => Some(Dependence::Watching(counter.clone(), pass.watched_under()?)),
+            Proof::Pass(pass) => Some(Dependence::Watching(Arc::clone(pass.watched()?))),
             Proof::Uncounted => None,
         }
     }
@@ -132,8 +117,8 @@ impl Ticket {
                 self.orphan = Some(Box::new(Orphan::new(lock, id, until, Rc::clone(&self.context), connection)));
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
-            Some(Proof::Pass(counter, pass)) => {
-                let lost = LostPass::new(counter, pass, until, Rc::clone(&self.context), connection);
+            Some(Proof::Pass(pass)) => {
+                let lost = LostPass::new(pass, until, Rc::clone(&self.context), connection);
                 self.lost_pass = Some(Box::new(lost));
             }
             Some(Proof::Uncounted) | None => {}
@@ -171,8 +156,7 @@ impl Ticket {
     fn give_back(&mut self) {
         match self.proof.take() {
             Some(Proof::Admission(lock, admission)) => lock.leave(admission),
-            Some(Proof::Pass(counter, pass)) => counter.leave_pass(pass),
-            Some(Proof::Uncounted) | None => {}
+            Some(Proof::Pass(_) | Proof::Uncounted) | None => {}
         }
         if let Some(orphan) = self.orphan.take() {
             orphan.end();
@@ -208,7 +192,7 @@ impl Permit for Ticket {
         match &self.proof {
             Some(Proof::Admission(..)) | None => false,
             // Where its route comes to judge, what it watched is waited for.
-            Some(Proof::Pass(_, pass)) => pass.watched_under().is_none(),
+            Some(Proof::Pass(pass)) => pass.watched().is_none(),
             Some(Proof::Uncounted) => true,
         }
     }
@@ -254,8 +238,8 @@ impl TenureWatch for RequestWatch {
     fn standing(&self) -> TenureState {
         let now = Instant::now();
         let (lock, term) = match &self.depends_on {
-            Dependence::Watching(counter, generation) if counter.has_turned(*generation) => return TenureState::Ended,
-            Dependence::Watching(..) => return TenureState::Good { until: now + WATCHING_PERIOD },
+            Dependence::Watching(let_past) if let_past.is_closed() => return TenureState::Ended,
+            Dependence::Watching(_) => return TenureState::Good { until: now + WATCHING_PERIOD },
             Dependence::Tenure(lock, term) => (lock, *term),
         };
         if lock.has_ended(term) {
@@ -270,7 +254,7 @@ impl TenureWatch for RequestWatch {
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         match &self.depends_on {
             Dependence::Tenure(lock, _) => Box::pin(lock.gate_changed()),
-            Dependence::Watching(counter, _) => counter.changed(),
+            Dependence::Watching(let_past) => Box::pin(let_past.changed()),
         }
     }
 
@@ -300,67 +284,6 @@ impl Drop for Ticket {
             (self.orphan, self.lost_pass) = (None, None); // Its end will not be seen: only time ends it.
         } else {
             self.give_back();
-        }
-    }
-}
-
-impl Counter {
-    fn pass(&self, reason: PassReason, generation: u64) -> Option<Pass> {
-        match self {
-            Counter::Lock(lock) => lock.pass(reason, generation),
-            Counter::Nameless(nameless) => nameless.pass(reason, generation),
-        }
-    }
-
-    fn leave_pass(&self, pass: Pass) {
-        match self {
-            Counter::Lock(lock) => lock.leave_pass(pass),
-            Counter::Nameless(nameless) => nameless.leave_pass(pass),
-        }
-    }
-
-    fn lose_pass(&self, pass: Pass) -> LostPassId {
-        match self {
-            Counter::Lock(lock) => lock.lose_pass(pass),
-            Counter::Nameless(nameless) => nameless.lose_pass(pass),
-        }
-    }
-
-    fn counts_lost_pass(&self, lost: LostPassId) -> bool {
-        match self {
-            Counter::Lock(lock) => lock.counts_lost_pass(lost),
-            Counter::Nameless(nameless) => nameless.counts_lost_pass(lost),
-        }
-    }
-
-    fn end_lost_pass(&self, lost: LostPassId) {
-        match self {
-            Counter::Lock(lock) => lock.end_lost_pass(lost),
-            Counter::Nameless(nameless) => nameless.end_lost_pass(lost),
-        }
-    }
-
-    /// Completes when an operator may have ended some of those that were lost. To miss nothing, take it before looking, and await it after.
-    fn lost_cleared(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        match self {
-            Counter::Lock(lock) => Box::pin(lock.orphans_cleared()),
-            Counter::Nameless(_) => Box::pin(pending()), // Operators end what locks count.
-        }
-    }
-
-    /// Completes when it may count otherwise, or have turned. To miss nothing, take it before looking, and await it after.
-    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        match self {
-            Counter::Lock(lock) => Box::pin(lock.gate_changed()),
-            Counter::Nameless(nameless) => Box::pin(nameless.changed()),
-        }
-    }
-
-    /// Whether a route enforces by now that only watched under that configuration.
-    fn has_turned(&self, generation: u64) -> bool {
-        match self {
-            Counter::Lock(lock) => lock.has_turned(generation),
-            Counter::Nameless(nameless) => nameless.has_turned(generation),
         }
     }
 }

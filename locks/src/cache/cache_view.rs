@@ -78,6 +78,8 @@ pub struct Timing {
     /// When the request arrived. A read that was sent at that very instant counts as sent after it: on a virtual clock, let time
     /// pass between a read and a request that must not use it.
     pub arrived: Instant,
+    /// Until when the barrier is closed to the request, whatever the gate counts: what its route let past unjudged may run.
+    pub not_before: Option<Instant>,
     /// The present.
     pub now: Instant,
     /// How old news may be that admit.

@@ -52,7 +52,7 @@ fn outlook_at(
 
 fn verdict(outlook: &CacheView, owner: &str, at: u64, arrived: Instant, now: Instant, linearizable: bool) -> String {
     let token = FenceToken { owner, revision: revision(at) };
-    match outlook.judge(&token, &Timing { arrived, now, max_age: 5 * SECOND, linearizable }) {
+    match outlook.judge(&token, &Timing { arrived, not_before: None, now, max_age: 5 * SECOND, linearizable }) {
         Verdict::Admit => "admit".to_owned(),
         Verdict::Confirm => "confirm".to_owned(),
         Verdict::Reject(rejection) => rejection.code().to_owned(),

@@ -1,6 +1,5 @@
 //! What the locks of a source have in common.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +9,11 @@ use fencepost_policy::{Gate, Layout, LockKey, Moment, Predecessor, Revision};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::by_prefix::ByPrefix;
-use super::nameless::Counted;
 use super::registry::Registry;
 use super::scope::Scope;
 use super::tenures::Tenures;
 use super::tracked::TrackedLock;
 use super::trust::Trust;
-use super::turned::Turned;
 use super::unknown::Unknown;
 use crate::store::{KeyRange, RangeRead, StoreError};
 use crate::sync::{Mutex, MutexGuard};
@@ -48,10 +44,6 @@ pub(crate) struct Common {
     /// Where the gates' clock begins.
     origin: Instant,
     memory: Option<Arc<dyn GateMemory>>,
-    /// By the prefixes of their keys, and by their keys as the route has them.
-    pub(super) turned: Mutex<ByPrefix<BTreeMap<String, Turned>>>,
-    /// By the keys of their routes' locks.
-    pub(super) nameless: Mutex<BTreeMap<String, Arc<Counted>>>,
 }
 
 /// What is remembered of the gates of an earlier process.
@@ -226,8 +218,6 @@ impl Common {
             health: Mutex::new(Health::default()),
             origin: Instant::now(),
             memory,
-            turned: Mutex::new(ByPrefix::default()),
-            nameless: Mutex::new(BTreeMap::new()),
         };
         common.set_period(period);
         common
@@ -259,20 +249,14 @@ impl Common {
 
     /// The gate of a lock that is tracked from now on. With a memory its tenures are recorded before they enter.
     pub(crate) fn new_gate(&self, lock: &LockKey, layout: Layout) -> Gate {
-        let mut gate = match &self.memory {
+        match &self.memory {
             None => Gate::default(),
             Some(memory) => Gate::recording(memory.of(lock, layout).map(|remembered| Predecessor {
                 tenure: remembered.tenure,
                 until: remembered.until.map(|until| self.moment(until)),
                 others: remembered.others,
             })),
-        };
-        let turned = self.turned();
-        let alike = turned.of(lock.as_str()).flat_map(BTreeMap::values);
-        let its_own: Vec<&Turned> = alike.filter(|turned| (turned.names)(lock.as_str())).collect();
-        its_own.iter().for_each(|turned| gate.enforce_since(turned.generation, turned.until));
-        gate.set_nameless(its_own.iter().any(|turned| turned.has_nameless()));
-        gate
+        }
     }
 
     /// Takes note that a lock is refused which is not known, since too many are asked for: said while the store answers, for it may be its fault

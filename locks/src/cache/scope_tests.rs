@@ -315,7 +315,13 @@ fn a_mutex_holder_stays_admitted_when_the_clock_that_its_confirmation_leant_on_c
         let token = FenceToken { owner: "s/0/a", revision: revision(3) };
         let arrived = Instant::now();
         LOAD.iter().chain(&end).for_each(|act| world.act(*act));
-        let timing = Timing { arrived, now: Instant::now(), max_age: Duration::from_secs(60), linearizable: true };
+        let timing = Timing {
+            arrived,
+            not_before: None,
+            now: Instant::now(),
+            max_age: Duration::from_secs(60),
+            linearizable: true,
+        };
         assert_eq!(world.lock(0).view().judge(&token, &timing), Verdict::Admit, "after {end:?}");
     }
 }

@@ -20,7 +20,6 @@ use super::common::{Command, Common, GateMemory};
 use super::driver::Driver;
 use super::identity::StoreIdentity;
 use super::kept::KeptLocks;
-use super::nameless::Nameless;
 use super::record::{LockSpec, TemplateSpec};
 use super::registry::FormatConflict;
 use super::scope::Scope;
@@ -28,7 +27,6 @@ use super::templated::TemplatedLocks;
 use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
 use super::trust::{StorePast, Trust};
-use super::turned::Turning;
 use crate::store::{LockStore, Member};
 
 /// How a source works.
@@ -229,23 +227,6 @@ impl LockSource {
         });
         drop(scopes);
         TemplatedLocks::new(Arc::clone(shared), scope, spec.clone())
-    }
-
-    /// Routes enforce from a configuration on, and only watched before: what was let past before counts as an earlier tenure's until it has
-    /// left, or until its time is over. That goes for the locks that are tracked, and for those that will be; and for what named none of
-    /// the locks that were watched. All routes that turn at once come in one call, since each looks at all locks.
-    pub fn enforce_since(&self, turning: &[Turning]) {
-        self.common().enforce_since(turning);
-    }
-
-    /// Where those requests of a route are counted that are let past and name none of its locks, which have these keys.
-    pub fn nameless(&self, keys: &str) -> Nameless {
-        self.common().nameless(keys)
-    }
-
-    /// Whether requests are at the worker that were let past and named no lock.
-    pub fn has_nameless(&self) -> bool {
-        self.common().has_nameless()
     }
 
     /// Every lock that is tracked, for the eyes of an operator.

@@ -60,7 +60,7 @@ impl TemplatedLocks {
         Some(lock)
     }
 
-    /// The lock of that key, read or not, for as long as this is held: what goes to the worker unjudged is counted at its gate.
+    /// The lock of that key, read or not, for as long as this is held: what goes to the worker unjudged may have to be judged by it.
     /// `None` if the key is none of the template's, or too many locks wait to be read.
     pub fn hold(&self, key: &str) -> Option<Arc<TrackedLock>> {
         if !key.starts_with(&self.spec.prefix) || self.unread() > UNREAD_MAX {

@@ -23,7 +23,7 @@ async fn a_gate_at_which_somebody_panicked_lets_in_nobody_and_can_still_be_left(
         let held = store.put("lock", "a");
         let (lock, other) = (tracked(source, "lock").await, tracked(source, "other").await);
         let now = Instant::now();
-        let timing = Timing { arrived: now, now, max_age: MAX_AGE, linearizable: false };
+        let timing = Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable: false };
         let Ok(admission) = lock.enter(&FenceToken { owner: "a", revision: held }, &timing) else {
             panic!("the holder is let in")
         };

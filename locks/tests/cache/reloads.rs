@@ -3,12 +3,10 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::Duration;
 
-use fencepost_locks::{LockSource, MemoryStore, SourceOptions, Timing, Turning};
-use fencepost_policy::{FenceToken, Layout, PassReason};
+use fencepost_locks::{LockSource, MemoryStore, SourceOptions, Timing};
+use fencepost_policy::{FenceToken, Layout};
 use tokio::time::Instant;
 
 use crate::world::{MAX_AGE, SECOND, glance, load, options, pass, play, template, track, tracked};
@@ -106,7 +104,7 @@ async fn what_is_still_tracked_stays_with_its_gate_though_nobody_else_holds_it()
         load(&kept, "t/1").await;
         load(&left, "u/1").await;
         let now = Instant::now();
-        let timing = Timing { arrived: now, now, max_age: MAX_AGE, linearizable: false };
+        let timing = Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable: false };
         let Ok(admission) = one.enter(&FenceToken { owner: "a", revision: at }, &timing) else {
             panic!("the holder gets in");
         };
@@ -198,96 +196,4 @@ async fn a_source_is_found_again_for_as_long_as_anybody_has_a_handle() {
     drop(source);
     assert!(found.upgrade().is_none());
     driver.await; // It was stopped with its last handle.
-}
-
-/// The locks below that prefix turn, and were those that were watched.
-fn turning(prefix: &'static str, generation: u64, counts_for: Duration) -> Turning {
-    let keys = format!("{prefix}{{}}");
-    let names = Arc::new(move |key: &str| key.starts_with(prefix));
-    let (watched, prefix) = ([keys.clone()].into(), prefix.to_owned());
-    Turning { watched, keys, prefix, names, generation, counts_for }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lock_that_is_asked_for_after_its_route_has_turned_lets_nobody_past_who_came_before() {
-    play(options(), async |_, source| {
-        let locks = template(source, "t/", Layout::Key);
-        let before = locks.hold("t/before").unwrap();
-        source.enforce_since(&[turning("t/", 2, SECOND), turning("t/a", 3, Duration::ZERO)]);
-        let (after, later) = (locks.hold("t/after").unwrap(), locks.hold("t/later").unwrap());
-        let other = template(source, "u/", Layout::Key).hold("u/1").unwrap();
-        for (lock, since) in [(&before, 2), (&after, 3), (&later, 2), (&other, 0)] {
-            for generation in 1..=3 {
-                let pass = lock.pass(PassReason::Shadow, generation);
-                assert_eq!(pass.is_some(), generation >= since, "{} under {generation}", lock.key());
-                pass.into_iter().for_each(|pass| lock.leave_pass(pass));
-            }
-        }
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_said_of_the_same_keys_before_is_not_taken_back() {
-    play(options(), async |_, source| {
-        let locks = template(source, "t/", Layout::Key);
-        let until = Instant::now() + SECOND * 60;
-        source.enforce_since(&[turning("t/", 2, SECOND * 60)]);
-        source.enforce_since(&[turning("t/", 4, Duration::ZERO)]);
-        let lock = locks.hold("t/1").unwrap();
-        let passes: Vec<_> = [1, 3, 4].map(|generation| lock.pass(PassReason::Exempt, generation).unwrap()).into();
-        assert_eq!(lock.unseen_until(), Some(until));
-        passes.into_iter().for_each(|pass| lock.leave_pass(pass));
-        assert_eq!(lock.unseen_until(), None);
-    })
-    .await;
-}
-
-/// Each route that turned had each lock held against all that had turned before: with some hundred routes a reload took so long that the
-/// service's watchdog ended it. With some thousand it was enough to hold each lock against each route once.
-#[tokio::test(start_paused = true)]
-async fn a_lock_is_held_once_against_those_routes_that_turn_and_begin_alike_then_only_where_somebody_is_unnamed() {
-    const LOCKS: usize = 30;
-    for begin_alike in [true, false] {
-        play(options(), async |_, source| {
-            let locks = template(source, "t/", Layout::Key);
-            let key = |at: usize| format!("t/{at:02}");
-            let locks: Vec<_> = (0..LOCKS).map(|at| locks.hold(&key(at)).unwrap()).collect();
-            let asked = Arc::new(AtomicUsize::new(0));
-            let turn = |at: usize, generation| {
-                let (keys, own, asked) = (key(at), key(at), Arc::clone(&asked));
-                let names = Arc::new(move |other: &str| {
-                    asked.fetch_add(1, Ordering::Relaxed);
-                    other == own
-                });
-                let prefix = if begin_alike { "t/".to_owned() } else { keys.clone() };
-                Turning { watched: [keys.clone()].into(), keys, prefix, names, generation, counts_for: SECOND * 60 }
-            };
-            let turn_all = |generation| {
-                let turning: Vec<_> = (0..LOCKS).map(|at| turn(at, generation)).collect();
-                source.enforce_since(&turning);
-                asked.swap(0, Ordering::Relaxed)
-            };
-            let barred = || locks.iter().filter(|lock| lock.unseen_until().is_some()).count();
-            let alike = if begin_alike { LOCKS } else { 1 };
-
-            assert_eq!(turn_all(2), LOCKS * alike, "nobody is there whose lock is not known");
-            assert!(locks.iter().all(|lock| lock.pass(PassReason::Shadow, 1).is_none()));
-            assert_eq!(barred(), 0);
-
-            let nameless = source.nameless(&key(7));
-            let passes = [2, 2].map(|generation| nameless.pass(PassReason::Shadow, generation).unwrap());
-            assert_eq!(turn_all(3), LOCKS * alike + alike, "of all that have turned, one has somebody");
-            assert_eq!(barred(), 1);
-
-            for (pass, still_barred) in passes.into_iter().zip([1, 0]) {
-                nameless.leave_pass(pass);
-                assert_eq!((asked.load(Ordering::Relaxed), barred()), (0, still_barred));
-            }
-            nameless.leave_pass(nameless.pass(PassReason::Shadow, 3).unwrap());
-            source.enforce_since(&[]);
-            assert_eq!(asked.load(Ordering::Relaxed), 0, "where nothing turns, nothing is asked");
-        })
-        .await;
-    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencepost_locks::{LockSource, LockSpec, MemoryStore, RecordFormat, Unconfirmed, Write};
-use fencepost_policy::{Layout, LockKey, PassReason, Revision};
+use fencepost_policy::{Layout, LockKey, Revision};
 use fencepost_tests::eventually;
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -274,24 +274,12 @@ async fn a_request_that_waited_for_longer_than_max_age_is_confirmed_again() {
         store.pause();
         pass(MAX_AGE + SECOND).await;
         let token = FenceToken { owner: "a", revision: at };
-        let timing = Timing { arrived, now: Instant::now(), max_age: MAX_AGE, linearizable: true };
+        let timing = Timing { arrived, not_before: None, now: Instant::now(), max_age: MAX_AGE, linearizable: true };
         assert!(matches!(lock.enter(&token, &timing), Err(EnterError::Confirm)));
         store.resume();
         lock.confirm(timing.now, timing.now + SECOND).await.unwrap();
         let Ok(admission) = lock.enter(&token, &timing) else { panic!("it is admitted") };
         lock.leave(admission);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn passes_are_counted_at_the_gate() {
-    play(options(), async |_, source| {
-        let lock = track(source, "lock", Layout::Key);
-        let pass = lock.pass(PassReason::Shadow, 1).unwrap();
-        assert_eq!(lock.describe(Instant::now()).gate.passed, 1);
-        lock.leave_pass(pass);
-        assert_eq!(lock.describe(Instant::now()).gate.passed, 0);
     })
     .await;
 }

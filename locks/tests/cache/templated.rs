@@ -155,7 +155,7 @@ async fn a_confirmed_mutex_holder_is_not_refused_because_a_new_window_begins_whi
         store.hold_watches();
         store.delete("t/2/b"); // No window can be verified until the watch has named it.
         pass(SECOND * 4).await;
-        let timing = Timing { arrived, now: Instant::now(), max_age: MAX_AGE, linearizable: true };
+        let timing = Timing { arrived, not_before: None, now: Instant::now(), max_age: MAX_AGE, linearizable: true };
         assert_eq!(lock.view().judge(&token, &timing), Verdict::Admit);
     })
     .await;

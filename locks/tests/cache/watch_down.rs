@@ -228,7 +228,13 @@ async fn first_failed_read_ends_all_waits() {
             let now = Instant::now();
             let token = FenceToken { owner: "a", revision: *at };
             let judge = || {
-                let timing = Timing { arrived: now, now: Instant::now(), max_age: MAX_AGE, linearizable: false };
+                let timing = Timing {
+                    arrived: now,
+                    not_before: None,
+                    now: Instant::now(),
+                    max_age: MAX_AGE,
+                    linearizable: false,
+                };
                 lock.view().judge(&token, &timing)
             };
             assert_eq!(judge(), Verdict::Confirm);

@@ -64,7 +64,7 @@ pub(crate) async fn load(locks: &TemplatedLocks, key: &str) -> Arc<TrackedLock> 
 /// A token, and the timing of a request that arrives now.
 fn request(owner: &str, at: Revision, linearizable: bool) -> (FenceToken<&str>, Timing) {
     let now = Instant::now();
-    (FenceToken { owner, revision: at }, Timing { arrived: now, now, max_age: MAX_AGE, linearizable })
+    (FenceToken { owner, revision: at }, Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable })
 }
 
 /// What becomes of a request at first sight: "admit", "confirm" or why it is refused.

@@ -17,7 +17,6 @@ mod cache {
     pub(crate) mod kept;
     mod knowledge;
     mod learnt;
-    pub(crate) mod nameless;
     mod queue;
     pub(crate) mod record;
     mod registry;
@@ -26,7 +25,6 @@ mod cache {
     mod tenures;
     pub(crate) mod tracked;
     pub(crate) mod trust;
-    pub(crate) mod turned;
     mod unknown;
     mod window;
 }
@@ -38,6 +36,5 @@ mod sync;
 mod confirming;
 mod gate;
 mod looking;
-mod nameless;
 mod registry;
 mod world;

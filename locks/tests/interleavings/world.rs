@@ -83,7 +83,7 @@ pub(crate) fn token(owner: &'static str, at: u64) -> FenceToken<&'static str> {
 /// Of a request that takes news of any age.
 pub(crate) fn any_news() -> Timing {
     let now = Instant::now();
-    Timing { arrived: now, now, max_age: Duration::from_secs(3600), linearizable: false }
+    Timing { arrived: now, not_before: None, now, max_age: Duration::from_secs(3600), linearizable: false }
 }
 
 /// Waits at the barrier as the last layer of the proxy does: the change is taken before the look, and awaited after.

@@ -80,6 +80,7 @@ impl Claim {
     pub(crate) fn timing(&self) -> Timing {
         Timing {
             arrived: self.arrived.at,
+            not_before: None,
             now: Instant::now(),
             max_age: MAX_AGE,
             linearizable: self.request.linearizable,

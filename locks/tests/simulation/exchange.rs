@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::TrackedLock;
-use fencepost_policy::{Admission, PassReason};
+use fencepost_policy::Admission;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::chance::Chance;
 use crate::executor::Class;
+use crate::proxy::Passed;
 use crate::worker::{self, Job, Place, Stands};
 use crate::world::{ORPHAN_TIMEOUT, World};
 
@@ -61,29 +62,17 @@ impl Exchange {
     }
 
     /// A request goes out that only passes.
-    pub(crate) fn passed(mut self, life: u64, lock: Option<Arc<TrackedLock>>, reason: PassReason) {
-        let (world, index) = (Rc::clone(&self.world), self.lock);
+    pub(crate) fn passed(mut self, life: u64, reason: Passed) {
+        let world = Rc::clone(&self.world);
         world.note(|| format!("#{}: passes, {reason:?}", self.name));
         let is_allowed = match reason {
-            PassReason::Shadow => world.plan.shadows,
-            PassReason::DangerousAdmit => world.plan.admits,
-            PassReason::Exempt => true,
-            PassReason::Off => false,
+            Passed::Shadow => world.plan.shadows,
+            Passed::DangerousAdmit => world.plan.admits,
+            Passed::Exempt => true,
         };
         assert!(is_allowed, "#{} passes, but no setting says {reason:?}", self.name);
         let job = self.send(Stands::Passed, Duration::ZERO);
-        let pass = lock.map(|lock| {
-            world.ledger.passed(index);
-            (lock.pass(reason, 0).expect("no configuration follows"), lock)
-        });
-        let there = Rc::clone(&world);
-        world.executor.spawn(Class::Proxy, Some(life), async move {
-            job.ended().await;
-            if let Some((pass, lock)) = pass {
-                lock.leave_pass(pass);
-                there.ledger.pass_left(index);
-            }
-        });
+        world.executor.spawn(Class::Proxy, Some(life), async move { job.ended().await });
     }
 
     fn send(&mut self, stands: Stands, before: Duration) -> Rc<Job> {

@@ -15,7 +15,6 @@ pub(crate) struct Ledger(RefCell<BTreeMap<usize, Counted>>);
 #[derive(Default)]
 struct Counted {
     admitted: BTreeMap<Place, AtWorker>,
-    passed: usize,
     /// When something last stopped to count.
     left: Option<Instant>,
 }
@@ -53,14 +52,6 @@ impl Ledger {
         });
     }
 
-    pub(crate) fn passed(&self, lock: usize) {
-        self.change(lock, |counted| counted.passed += 1);
-    }
-
-    pub(crate) fn pass_left(&self, lock: usize) {
-        self.change(lock, |counted| counted.passed -= 1);
-    }
-
     /// There is another process now, which knows of nothing.
     pub(crate) fn clear(&self) {
         self.0.borrow_mut().clear();
@@ -73,7 +64,6 @@ impl Ledger {
         let ought = counted.admitted.iter().map(|(place, there)| (place.1, there.running, there.orphans.len()));
         let counts = gate.at_worker.iter().map(|there| (there.tenure.get(), there.running, there.orphans));
         assert!(ought.clone().eq(counts.clone()), "a gate counts {gate:?} and not {:?}", ought.collect::<Vec<_>>());
-        assert_eq!(gate.passed, counted.passed, "a gate does not count all that passed, or counts some on");
     }
 
     /// Whether something stops to count right now that a request of another tenure may have waited for.
@@ -85,7 +75,7 @@ impl Ledger {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.borrow().values().all(|counted| counted.admitted.is_empty() && counted.passed == 0)
+        self.0.borrow().values().all(|counted| counted.admitted.is_empty())
     }
 
     fn change(&self, lock: usize, change: impl FnOnce(&mut Counted)) {

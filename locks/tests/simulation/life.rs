@@ -35,11 +35,6 @@ impl Proxy {
             None => self.templated.load(key, deadline).await.ok(),
         }
     }
-
-    /// The lock, if it is at hand.
-    pub(crate) fn lock_at_hand(&self, key: &'static str) -> Option<Arc<TrackedLock>> {
-        self.static_locks.get(key).cloned().or_else(|| self.templated.get(key))
-    }
 }
 
 impl World {

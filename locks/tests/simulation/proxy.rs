@@ -4,8 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_locks::TrackedLock;
-use fencepost_policy::{EnterError, PassReason, Rejection, Verdict};
+use fencepost_policy::{EnterError, Rejection, Verdict};
 use tokio::time::{sleep, sleep_until};
 
 use crate::chance::Chance;
@@ -36,13 +35,21 @@ pub(crate) struct Request {
     pub(crate) leaves: Option<Duration>,
 }
 
+/// Why a request passes without having been admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passed {
+    Shadow,
+    Exempt,
+    DangerousAdmit,
+}
+
 /// What became of a request that is not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Admitted,
     /// The door is closed behind its predecessor.
     Fenced,
-    Passed(PassReason),
+    Passed(Passed),
 }
 
 impl Outcome {
@@ -50,10 +57,9 @@ impl Outcome {
         match self {
             Outcome::Admitted => "admitted",
             Outcome::Fenced => "fenced",
-            Outcome::Passed(PassReason::Shadow) => "shadow",
-            Outcome::Passed(PassReason::Exempt) => "exempt",
-            Outcome::Passed(PassReason::Off) => "off",
-            Outcome::Passed(PassReason::DangerousAdmit) => "dangerous-admit",
+            Outcome::Passed(Passed::Shadow) => "shadow",
+            Outcome::Passed(Passed::Exempt) => "exempt",
+            Outcome::Passed(Passed::DangerousAdmit) => "dangerous-admit",
         }
     }
 }
@@ -61,7 +67,7 @@ impl Outcome {
 /// What a request stands on, before the gate.
 enum Standing {
     Claim(Claim),
-    Pass(PassReason, Option<Arc<TrackedLock>>),
+    Pass(Passed),
 }
 
 /// The rules in force when a request arrived.
@@ -74,12 +80,12 @@ struct Route {
 
 impl Route {
     /// What a rejection means: an answer, unless the route only watches or says `dangerous_admit`.
-    fn rejected(self, reason: Rejection, lock: Option<Arc<TrackedLock>>) -> Result<Standing, Rejection> {
+    fn rejected(self, reason: Rejection) -> Result<Standing, Rejection> {
         if self.is_shadow {
-            return Ok(Standing::Pass(PassReason::Shadow, lock));
+            return Ok(Standing::Pass(Passed::Shadow));
         }
         if self.admits && reason == Rejection::Unverifiable {
-            return Ok(Standing::Pass(PassReason::DangerousAdmit, lock));
+            return Ok(Standing::Pass(Passed::DangerousAdmit));
         }
         Err(reason)
     }
@@ -150,8 +156,8 @@ async fn serve(
             Exchange { world: Rc::clone(world), name: request.name, lock: request.token.lock, chance: chance.clone() };
         let claim = match standing {
             Standing::Claim(ref claim) => claim,
-            Standing::Pass(reason, lock) => {
-                exchange.passed(proxy.life, lock, reason);
+            Standing::Pass(reason) => {
+                exchange.passed(proxy.life, reason);
                 return Ok(Outcome::Passed(reason));
             }
         };
@@ -172,7 +178,7 @@ async fn serve(
                 world.count("dangerous-proceed");
                 handoff.proceeds = true;
             }
-            Err(reason) => standing = route.rejected(reason, Some(Arc::clone(&claim.lock)))?,
+            Err(reason) => standing = route.rejected(reason)?,
         }
     }
 }
@@ -186,12 +192,11 @@ async fn judge(
     route: Route,
 ) -> Result<Standing, Rejection> {
     if request.is_exempt {
-        let lock = proxy.lock_at_hand(world.plan.locks[request.token.lock].0);
-        return Ok(Standing::Pass(PassReason::Exempt, lock));
+        return Ok(Standing::Pass(Passed::Exempt));
     }
     let claim = match Claim::of(world, proxy, request, arrived).await {
         Ok(claim) => claim,
-        Err(reason) => return route.rejected(reason, None),
+        Err(reason) => return route.rejected(reason),
     };
     let judged = match claim.lock.view().judge(&claim.token, &claim.timing()) {
         Verdict::Admit => Ok(()),
@@ -199,9 +204,9 @@ async fn judge(
         Verdict::Confirm => claim.confirm().await,
     };
     match judged {
-        Ok(()) if route.is_shadow => Ok(Standing::Pass(PassReason::Shadow, Some(claim.lock))),
+        Ok(()) if route.is_shadow => Ok(Standing::Pass(Passed::Shadow)),
         Ok(()) => Ok(Standing::Claim(claim)),
-        Err(reason) => route.rejected(reason, Some(claim.lock)),
+        Err(reason) => route.rejected(reason),
     }
 }
 

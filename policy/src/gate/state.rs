@@ -10,8 +10,6 @@ pub struct GateState {
     pub floor: u64,
     /// What each tenure has at the worker, under its `first` revision.
     pub at_worker: Vec<TenureAtWorker>,
-    /// Requests at the worker that only passed: shadow, exempt, `dangerous_admit`.
-    pub passed: usize,
     /// Until when requests may run that an earlier process left at the worker; it may have passed.
     pub left_behind_until: Option<Moment>,
 }
@@ -38,7 +36,6 @@ impl Gate {
         GateState {
             floor: self.floor,
             at_worker: at_worker.collect(),
-            passed: self.passes.count(),
             left_behind_until: self.left_behind.map(|(_, until)| until),
         }
     }

@@ -127,7 +127,6 @@ pub(crate) fn lock_json(lock: &LockDescription) -> Value {
         "gate": {
             "floor": gate.floor,
             "at_worker": at_worker.collect::<Vec<_>>(),
-            "passed": gate.passed,
             "left_behind_seconds": left_behind_for.map(|left| left.as_secs_f64()),
         },
     })

@@ -59,6 +59,7 @@ impl Admin {
             "source": in_force.label.source.as_deref(),
             "requests": requests(&metrics.requests),
             "in_flight": self.generation.process.metrics.in_flight_on(&route.name),
+            "passed": in_force.let_past.as_ref().map_or(0, |let_past| let_past.at_worker()),
             "waiting": metrics.waiting.get(),
             "orphans": metrics.orphans.get(),
             "handoffs": metrics.handoffs(),

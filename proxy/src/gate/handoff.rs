@@ -78,7 +78,13 @@ impl Handoff {
     ) -> Result<Option<R>, Rejection> {
         self.waits.get_or_insert_with(|| Waits::begin(context));
         let at = AtBarrier { context, claim, only_asks: self.only_asks };
-        let wait = self.gate.wait(&claim.lock, &claim.token, &at, ready);
+        let wait = async {
+            tokio::select! {
+                biased;
+                waited = self.gate.wait(&claim.lock, &claim.token, &at, ready) => waited,
+                () = context.opened() => Ok(None),
+            }
+        };
         let waited = context.share.generation.process.unless_over(wait).await?;
         if waited.is_err() {
             note(self.gate.take_turn(), WaitStep::TimedOut); // It is in nobody's way any longer.
@@ -136,7 +142,9 @@ impl Handoff {
 
     /// The answer to a request that has waited for too long.
     pub fn timed_out(&self, context: &RequestContext, claim: &Claim) -> Answer {
-        context.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), retry_after(&claim.lock))
+        let now = Instant::now();
+        let barred = context.barred_until(now).map_or(0, |until| (until - now).as_millis().div_ceil(1_000) as u64);
+        context.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), retry_after(&claim.lock).max(barred))
     }
 }
 

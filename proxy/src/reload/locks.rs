@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::sources::went_back;
 use super::turning::Earlier;
 use crate::generation::{Generation, PreparedGeneration};
-use crate::routes::{Guard, record_format};
+use crate::routes::{ActiveRoute, Guard, record_format};
 
 /// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.
 ///
@@ -54,7 +54,7 @@ pub(super) async fn gated_elsewhere(old: &Generation, earlier: &Earlier, config:
     let earlier: Vec<Arc<Generation>> = earlier.generations().collect();
     // Those that come to be tracked before this is in force are among these.
     let in_force = GatesOf::new(&old.config, with_locks(&old.config).map(|(_, lock)| lock));
-    let under_way: Vec<GatesOf<'_>> = earlier.iter().map(|generation| GatesOf::nameless(generation)).collect();
+    let under_way: Vec<GatesOf<'_>> = earlier.iter().map(|generation| GatesOf::templated(generation)).collect();
     let mut problems = Vec::new();
     for (route, lock) in other {
         let source = source_of(lock, config);
@@ -119,11 +119,11 @@ impl<'c> GatesOf<'c> {
         GatesOf { config, index: LockIndex::new(locks.iter().copied()), locks }
     }
 
-    /// Those that a request may be meant for which names none. It is counted at none, and nothing is before its body has been read: so any
-    /// request of their routes may be such a one.
-    fn nameless(generation: &'c Generation) -> GatesOf<'c> {
-        let routes =
-            generation.config.routes.iter().zip(&generation.routes).filter(|(_, route)| route.nameless.is_some());
+    /// Those whose keys come with the requests. A request is counted at none before its body has been read: so any request of their routes
+    /// may be meant for any of them.
+    fn templated(generation: &'c Generation) -> GatesOf<'c> {
+        let is_templated = |route: &ActiveRoute| matches!(route.guard, Some(Guard::Templated(_)));
+        let routes = generation.config.routes.iter().zip(&generation.routes).filter(|(_, route)| is_templated(route));
         GatesOf::new(&generation.config, routes.filter_map(|(route, _)| route.mode.lock()))
     }
 

@@ -1,83 +1,74 @@
-//! Routes that only watched, and whose requests are judged when another configuration is put in force.
+//! Finds the routes that only watched, and whose requests a new configuration judges, and has its routes wait for those.
+//! The waiting itself is in `let_past.rs`.
 
 use std::cell::LazyCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use fencepost_config::{Config, CoverIndex, Lock, LockTemplate, Mode, OverlapIndex, Route};
-use fencepost_locks::Turning;
+use fencepost_config::{Config, CoverIndex, Lock, LockIndex, LockTemplate, Mode, OverlapIndex, Route};
 
 use crate::generation::Generation;
+use crate::let_past::{EarlierPasses, LetPast};
 
 /// Configurations that were in force and have requests under way.
 #[derive(Default)]
-pub(super) struct Earlier(Vec<Replaced>);
-
-struct Replaced {
-    /// Gone with its last request.
-    generation: Weak<Generation>,
-    /// What is judged by now of what was let past under it.
-    turned: HashSet<Turn>,
-}
-
-/// A route of that index only watched, and one that takes this judges its like by now.
-#[derive(PartialEq, Eq, Hash)]
-struct Turn {
-    watching: usize,
-    host: Option<String>,
-    path: String,
-    keys: String,
-}
+pub(super) struct Earlier(Vec<Weak<Generation>>);
 
 impl Earlier {
-    /// Where a route judges requests which it, or another, let past before because it only watched, has the gates of its locks wait for
-    /// those: they may be anybody's.
-    pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Generation>, new: &Generation) {
-        self.0.push(Replaced { generation: Arc::downgrade(old), turned: HashSet::new() });
-        let judging = LazyCell::new(|| CoverIndex::new(new.config.routes.iter()));
-        let mut turning = vec![Vec::new(); new.sources.len()];
-        self.0.retain_mut(|replaced| {
-            let Some(generation) = replaced.generation.upgrade() else { return false };
-            if !generation.config.routes.iter().any(only_watches) {
-                return true;
-            }
+    /// Closes each route that only watched and whose like `new` judges. The routes of `new` that may have a lock in common with it wait
+    /// for what it let past: that may be anybody's.
+    pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Generation>, new: &mut Generation) {
+        self.0.retain(|earlier| earlier.strong_count() > 0);
+        self.0.push(Arc::downgrade(old));
+        let config = Arc::clone(&new.config);
+        let enforcing: Vec<(usize, &Lock)> = enforcing(&config).collect();
+        let judging = LazyCell::new(|| CoverIndex::new(config.routes.iter()));
+        let locks = LazyCell::new(|| LockIndex::new(enforcing.iter().map(|(_, lock)| *lock)));
+        let mut waits: HashMap<(usize, &str), Vec<Weak<LetPast>>> = HashMap::new();
+        for generation in self.generations().filter(|generation| generation.config.routes.iter().any(only_watches)) {
             let watching = Watching::new(&generation.config, &judging);
-            for (index, route) in new.config.routes.iter().enumerate() {
-                let Mode::Enforce(lock) = &route.mode else { continue };
-                let keys = lock.key.to_string();
-                let mut turned = watching.turned(index, route, lock);
-                let turn = |watching| Turn {
-                    watching,
-                    host: route.host.clone(),
-                    path: route.path.to_string(),
-                    keys: keys.clone(),
-                };
-                // What bars already does so until its time has come.
-                turned.retain(|(watching, ..)| !replaced.turned.contains(&turn(*watching)));
-                let timeout =
-                    turned.iter().map(|(watching, _)| generation.config.routes[*watching].orphan_timeout).max();
-                let Some(timeout) = timeout else { continue };
-                let template = lock.key.clone();
-                turning[lock.source].push(Turning {
-                    keys: keys.clone(),
-                    prefix: lock.key.literal_prefix().to_owned(),
-                    names: Arc::new(move |key| template.matches_key(key)),
-                    watched: turned.iter().map(|(_, key)| key.to_string()).collect(),
-                    generation: generation.number + 1,
-                    counts_for: timeout.max(route.orphan_timeout),
-                });
-                replaced.turned.extend(turned.iter().map(|(watching, _)| turn(*watching)));
+            // Those of its routes that have turned, and how long the worker may go on with what they let past.
+            let mut turned: BTreeMap<usize, Duration> = BTreeMap::new();
+            for (index, lock) in &enforcing {
+                let route = &config.routes[*index];
+                for (watched, _) in watching.turned(*index, route, lock) {
+                    let own = generation.config.routes[watched].orphan_timeout;
+                    let counts_for = turned.entry(watched).or_insert(own);
+                    *counts_for = route.orphan_timeout.max(*counts_for);
+                }
             }
-            true
-        });
-        // All of a source at once: there may be many routes, and many locks.
-        new.sources.iter().zip(&turning).for_each(|(source, turning)| source.enforce_since(turning));
+            for (watched, counts_for) in turned {
+                let (mode, let_past) = (&generation.config.routes[watched].mode, &generation.routes[watched].let_past);
+                let (Some(lock), Some(let_past)) = (mode.lock(), let_past) else { continue };
+                if let_past.close(counts_for) {
+                    for number in locks.overlapping(&lock.key) {
+                        let waiting = enforcing[number].1;
+                        let passes = waits.entry((waiting.source, waiting.key.as_str())).or_default();
+                        passes.push(Arc::downgrade(let_past));
+                    }
+                }
+            }
+        }
+        let waits: HashMap<_, _> =
+            waits.into_iter().map(|(lock, passes)| (lock, Arc::new(EarlierPasses::new(passes)))).collect();
+        for (index, lock) in enforcing {
+            new.routes[index].earlier = waits.get(&(lock.source, lock.key.as_str())).map(Arc::clone);
+        }
     }
 
     /// Those of them.
     pub(super) fn generations(&self) -> impl Iterator<Item = Arc<Generation>> {
-        self.0.iter().filter_map(|replaced| replaced.generation.upgrade())
+        self.0.iter().filter_map(Weak::upgrade)
     }
+}
+
+/// The routes that judge, by their indexes, with their locks.
+fn enforcing(config: &Config) -> impl Iterator<Item = (usize, &Lock)> {
+    config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
+        Mode::Enforce(lock) => Some((index, lock)),
+        Mode::Shadow(_) | Mode::Off => None,
+    })
 }
 
 /// Whether a route lets past what it judges.

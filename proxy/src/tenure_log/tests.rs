@@ -79,8 +79,10 @@ impl World {
     fn may_enter(&self, owner: &str, at: u64) -> Result<Revision, EnterError> {
         let token = FenceToken { owner: owner.to_owned(), revision: revision(at) };
         let now = Instant::now();
-        self.lock
-            .may_enter(&token, &Timing { arrived: now, now, max_age: Duration::from_secs(3600), linearizable: false })
+        self.lock.may_enter(
+            &token,
+            &Timing { arrived: now, not_before: None, now, max_age: Duration::from_secs(3600), linearizable: false },
+        )
     }
 
     /// What a crash right now would leave, all that was handed over being written.

@@ -1,17 +1,17 @@
 //! Requests that may run on at the worker though nobody will see their end: each counts until its time has come.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use fencepost_locks::TrackedLock;
-use fencepost_policy::{LostPassId, OrphanId, Pass};
+use fencepost_policy::OrphanId;
 use prometheus::IntGauge;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::Counter;
+use crate::let_past::Pass;
 use crate::request_context::RequestContext;
 use crate::wire::{Socket, caught_up};
 
@@ -66,8 +66,8 @@ impl Drop for Orphan {
 
 /// The same of a request that was let past: it counts until its time has come, or its end is seen after all.
 pub(super) struct LostPass {
-    counter: Counter,
-    id: LostPassId,
+    /// Empty once it counts no more.
+    pass: Rc<RefCell<Option<Pass>>>,
     /// When its time has come, unless its worker is heard of before.
     pub(super) until: Rc<Cell<Instant>>,
     /// The task that ends it in time. It goes on without this.
@@ -76,16 +76,15 @@ pub(super) struct LostPass {
 
 impl LostPass {
     pub(super) fn new(
-        counter: Counter,
         pass: Pass,
         until: Instant,
         context: Rc<RequestContext>,
         connection: Option<Weak<Socket>>,
     ) -> LostPass {
-        let (id, until) = (counter.lose_pass(pass), Rc::new(Cell::new(until)));
-        let outlive = outlive_pass(counter.clone(), id, Rc::clone(&until), context, connection);
+        let (pass, until) = (Rc::new(RefCell::new(Some(pass))), Rc::new(Cell::new(until)));
+        let outlive = outlive_pass(Rc::clone(&pass), Rc::clone(&until), context, connection);
         let timer = tokio::task::spawn_local(outlive).abort_handle();
-        LostPass { counter, id, until, timer }
+        LostPass { pass, until, timer }
     }
 
     /// Puts its time off.
@@ -94,7 +93,7 @@ impl LostPass {
     }
 
     pub(super) fn end(self) {
-        self.counter.end_lost_pass(self.id);
+        self.pass.take();
         self.timer.abort();
     }
 }
@@ -108,25 +107,6 @@ async fn comes(until: &Rc<Cell<Instant>>) {
         }
         if until.get() <= Instant::now() {
             return;
-        }
-    }
-}
-
-/// Waits for that time as long as the request counts; false if an operator has ended it, of which whoever counts it tells.
-async fn is_due<C: Future<Output = ()>>(
-    until: &Rc<Cell<Instant>>,
-    counts: impl Fn() -> bool,
-    cleared: impl Fn() -> C,
-) -> bool {
-    let mut time = pin!(comes(until));
-    loop {
-        let cleared = cleared();
-        if !counts() {
-            return false;
-        }
-        tokio::select! {
-            () = cleared => {}
-            () = &mut time => return true,
         }
     }
 }
@@ -151,31 +131,34 @@ async fn outlive(
     }
 }
 
+/// Waits for that time as long as the orphan counts; false if an operator has ended it.
 async fn orphan_is_due(lock: &TrackedLock, id: OrphanId, until: &Rc<Cell<Instant>>) -> bool {
-    is_due(until, || lock.counts_orphan(id), || lock.orphans_cleared()).await
+    let mut time = pin!(comes(until));
+    loop {
+        let cleared = lock.orphans_cleared();
+        if !lock.counts_orphan(id) {
+            return false;
+        }
+        tokio::select! {
+            () = cleared => {}
+            () = &mut time => return true,
+        }
+    }
 }
 
-/// The same of a request that was let past. It holds its place too, so that neither its source is forgotten nor the configuration that it
-/// came under.
+/// The same of a request that was let past. It holds its place too, so that the configuration is not forgotten that it came under.
 async fn outlive_pass(
-    counter: Counter,
-    id: LostPassId,
+    pass: Rc<RefCell<Option<Pass>>>,
     until: Rc<Cell<Instant>>,
     context: Rc<RequestContext>,
     connection: Option<Weak<Socket>>,
 ) {
-    let _untimely = Untimely { counts: || counter.counts_lost_pass(id), context };
-    let is_due = lost_pass_is_due(&counter, id, &until).await;
+    let _untimely = Untimely { counts: || pass.borrow().is_some(), context };
+    comes(&until).await;
     if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
         connection.reset();
     }
-    if is_due {
-        counter.end_lost_pass(id);
-    }
-}
-
-async fn lost_pass_is_due(counter: &Counter, id: LostPassId, until: &Rc<Cell<Instant>>) -> bool {
-    is_due(until, || counter.counts_lost_pass(id), || counter.lost_cleared()).await
+    pass.take();
 }
 
 /// Lives with the task that ends a request's time. If the task goes with its thread before, the process is told: nobody may have the gate
@@ -219,7 +202,7 @@ mod tests {
     use std::time::Duration;
 
     use fencepost_locks::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions, Timing};
-    use fencepost_policy::{Admission, FenceToken, Layout, LockKey, PassReason};
+    use fencepost_policy::{Admission, FenceToken, Layout, LockKey};
 
     use super::*;
 
@@ -247,7 +230,7 @@ mod tests {
             read = lock.confirm(now, now + MINUTE) => read.unwrap(),
         }
         let token = FenceToken { owner: "a", revision };
-        let timing = Timing { arrived: now, now, max_age: MINUTE, linearizable: false };
+        let timing = Timing { arrived: now, now, not_before: None, max_age: MINUTE, linearizable: false };
         let enter = || {
             let Ok(admission) = lock.enter(&token, &timing) else { panic!("it is the holder") };
             admission
@@ -262,14 +245,11 @@ mod tests {
     async fn one_more_whose_end_is_not_seen_wakes_nobody_who_counts_another_and_an_operators_word_wakes_all() {
         let (lock, mut admissions) = entered(101).await;
         let (until, another) = (Instant::now() + MINUTE, admissions.pop().unwrap());
-        let counter = Counter::Lock(Arc::clone(&lock));
-        let lose_pass = || counter.lose_pass(counter.pass(PassReason::Exempt, 1).unwrap());
-        let lost: Vec<_> = admissions.into_iter().map(|admission| (lock.lose(admission, until), lose_pass())).collect();
+        let lost: Vec<_> = admissions.into_iter().map(|admission| lock.lose(admission, until)).collect();
         let at = Rc::new(Cell::new(until));
         let mut waits: Vec<Pin<Box<dyn Future<Output = bool> + '_>>> = Vec::new();
-        for (orphan, pass) in &lost {
+        for orphan in &lost {
             waits.push(Box::pin(orphan_is_due(&lock, *orphan, &at)));
-            waits.push(Box::pin(lost_pass_is_due(&counter, *pass, &at)));
         }
         let (count, waker) = {
             let count = Arc::<Count>::default();
@@ -283,11 +263,10 @@ mod tests {
         lock.set_heard(another, true);
         lock.set_heard(another, false);
         lock.end_orphan(another);
-        counter.end_lost_pass(lose_pass());
         assert_eq!(count.0.load(Ordering::Relaxed), 0);
 
-        assert_eq!(lock.clear_orphans(), 200);
-        assert_eq!(count.0.load(Ordering::Relaxed), 200);
+        assert_eq!(lock.clear_orphans(), 100);
+        assert_eq!(count.0.load(Ordering::Relaxed), 100);
         let after: Vec<Poll<bool>> = look();
         assert!(after.iter().all(|due| *due == Poll::Ready(false)), "they count no more");
     }

@@ -1,8 +1,7 @@
 //! What requests do at the gate of a lock.
 
 use fencepost_policy::{
-    Admission, EnterError, FenceToken, Gate, Known, LostPassId, Moment, OrphanId, Pass, PassReason, Rejection,
-    Revision, Term, Verdict,
+    Admission, EnterError, FenceToken, Gate, Known, Moment, OrphanId, Rejection, Revision, Term, Verdict,
 };
 use tokio::time::Instant;
 
@@ -28,7 +27,7 @@ impl TrackedLock {
         token: &FenceToken<O>,
         timing: &Timing,
     ) -> Result<Admission, EnterError> {
-        self.judge_at_gate(token, timing, Gate::enter_dangerously)
+        self.judge_at_gate(token, &Timing { not_before: None, ..*timing }, Gate::enter_dangerously)
     }
 
     /// Whether the token's tenure has the worker to itself: [`TrackedLock::enter`], but nothing is counted in.
@@ -53,7 +52,18 @@ impl TrackedLock {
         match outlook.judge(token, timing) {
             Verdict::Reject(rejection) => Err(EnterError::Refused(rejection)),
             Verdict::Confirm => Err(EnterError::Confirm),
-            Verdict::Admit => admitted(&mut inner.gate, token, outlook.known(timing), self.common.moment(timing.now)),
+            Verdict::Admit => {
+                let (known, now) = (outlook.known(timing), self.common.moment(timing.now));
+                if timing.not_before.is_none_or(|not_before| not_before <= timing.now) {
+                    return admitted(&mut inner.gate, token, known, now);
+                }
+                match inner.gate.may_enter(token, known, now) {
+                    Err(refused @ EnterError::Refused(_)) => Err(refused),
+                    Ok(_) | Err(EnterError::Wait | EnterError::Record(_) | EnterError::Confirm) => {
+                        Err(EnterError::Wait)
+                    }
+                }
+            }
         }
     }
 
@@ -132,7 +142,7 @@ impl TrackedLock {
         self.inner().gate.has_ended(term)
     }
 
-    /// Forgets all orphans, those that were let past too, because the operator knows that none is running; returns how many those were.
+    /// Forgets all orphans, because the operator knows that none is running; returns how many those were.
     pub fn clear_orphans(&self) -> usize {
         self.common.clear_left_behind(self.key());
         let cleared = self.at_gate(Gate::clear_orphans);
@@ -164,57 +174,5 @@ impl TrackedLock {
         let result = change(&mut self.inner().gate);
         self.gate_changes.notify_waiters();
         result
-    }
-
-    /// Lets a request past without judging it, counted. It came in under the configuration of that number. `None` if its route
-    /// only watched then and enforces by now: it has to be judged.
-    pub fn pass(&self, reason: PassReason, generation: u64) -> Option<Pass> {
-        self.inner().gate.pass(reason, generation)
-    }
-
-    /// Takes back a pass.
-    pub fn leave_pass(&self, pass: Pass) {
-        let opened = self.inner().gate.leave_pass(pass);
-        if opened {
-            self.gate_changes.notify_waiters();
-        }
-    }
-
-    /// Takes back a pass whose request may still be running at the worker; it counts until [`TrackedLock::end_lost_pass`], or until an
-    /// operator says that it is not.
-    pub fn lose_pass(&self, pass: Pass) -> LostPassId {
-        self.inner().gate.lose_pass(pass)
-    }
-
-    /// Whether such a request has not been forgotten yet.
-    pub fn counts_lost_pass(&self, lost: LostPassId) -> bool {
-        self.inner().gate.counts_lost_pass(lost)
-    }
-
-    /// Forgets such a request, because its end was seen after all or its time has come; it may have been before.
-    pub fn end_lost_pass(&self, lost: LostPassId) {
-        let opened = self.inner().gate.end_lost_pass(lost);
-        if opened {
-            self.gate_changes.notify_waiters();
-        }
-    }
-
-    /// See [`LockSource::enforce_since`](super::source::LockSource::enforce_since).
-    pub(crate) fn enforce_since(&self, generation: u64, until: Instant) {
-        let until = self.common.moment(until);
-        self.at_gate(|gate| gate.enforce_since(generation, until));
-    }
-
-    /// Whether requests that named no lock may be this one's: see [`Gate::set_nameless`].
-    pub(crate) fn set_nameless(&self, nameless: bool) {
-        let opened = self.inner().gate.set_nameless(nameless);
-        if opened {
-            self.gate_changes.notify_waiters();
-        }
-    }
-
-    /// Whether a route enforces by now that only watched under that configuration.
-    pub fn has_turned(&self, generation: u64) -> bool {
-        self.inner().gate.has_turned(generation)
     }
 }

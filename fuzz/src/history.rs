@@ -125,8 +125,7 @@ fn read(store: &Store, known: Option<&KeyTrack>, chance: &mut Chance<'_>) -> (Ke
     let at = revision(1 + chance.below(store.states.len()));
     let compacted = revision(1 + chance.below(store.states.len()));
     let forgets = chance.below(4) == 0;
-    let follows = chance.below(2) == 0; // Either way it is known exactly.
-    let mut reading = KeyTrack::read(known, follows, at, store.at(at));
+    let mut reading = KeyTrack::read(known, at, store.at(at));
     loop {
         match reading {
             Reading::Known(track) => return (track, true),

@@ -238,12 +238,6 @@ impl LockStore for EtcdStore {
         Ok(answer.ranges.swap_remove(0).keys.pop())
     }
 
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        let deadline = Instant::now() + READ_TIMEOUT;
-        let mut answer = self.read_chunk(std::slice::from_ref(read), Some(at), deadline).await?;
-        Ok(answer.ranges.swap_remove(0))
-    }
-
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<EtcdWatch, StoreError> {
         if ranges.is_empty() {
             return Err(StoreError::Refused("a watch of nothing".into()));

@@ -15,8 +15,7 @@ use tokio::time::timeout;
 pub use self::history::Write;
 use self::history::{Compacted, History};
 use crate::store::{
-    Event, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted, Watch,
-    WatchNews,
+    Event, KeyValue, LockStore, Member, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted, Watch, WatchNews,
 };
 
 /// How long a call waits for a store that is paused.
@@ -279,15 +278,6 @@ impl LockStore for MemoryStore {
         }
         let was = state.history.get_at(key, at).map_err(|Compacted| StoreError::Compacted)?;
         Ok(was.cloned())
-    }
-
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        self.answering().await?;
-        let state = self.state();
-        if at > state.history.revision() {
-            return Err(StoreError::Unavailable(format!("memory: revision {at} is not there yet").into()));
-        }
-        state.history.read_at(&read.range, read.wanted, at).map_err(|Compacted| StoreError::Compacted)
     }
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<MemoryWatch, StoreError> {

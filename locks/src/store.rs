@@ -35,12 +35,6 @@ pub trait LockStore: 'static {
     /// [`StoreError::Compacted`] if history does not reach back that far.
     fn read_at(&self, key: &[u8], at: Revision) -> impl Future<Output = Result<Option<KeyValue>, StoreError>>;
 
-    /// Reads what a range was at an earlier revision.
-    ///
-    /// # Errors
-    /// [`StoreError::Compacted`] if history does not reach back that far.
-    fn range_at(&self, read: &RangeRead, at: Revision) -> impl Future<Output = Result<RangeAnswer, StoreError>>;
-
     /// Watches ranges, each from a revision on, over one stream. History that is compacted up to that revision, or beyond, is told as
     /// [`WatchNews::Compacted`].
     fn watch(&self, ranges: &[RangeWatch]) -> impl Future<Output = Result<Self::Watch, StoreError>>;

@@ -137,9 +137,8 @@ impl KeyTrack {
         }
     }
 
-    /// Applies a read of the key that is exact as of `as_of`; `known` is what was known before it. If the store is not sure to have the
-    /// history still that this was known in, no write that is new `follows` from it: a walk has to meet it.
-    pub fn read(known: Option<&KeyTrack>, follows: bool, as_of: Revision, newest: Option<Write>) -> Reading {
+    /// Applies a read of the key that is exact as of `as_of`; `known` is what was known before it.
+    pub fn read(known: Option<&KeyTrack>, as_of: Revision, newest: Option<Write>) -> Reading {
         if let Some(known) = known
             && as_of <= known.as_of
         {
@@ -154,7 +153,7 @@ impl KeyTrack {
             return Reading::Known(KeyTrack { as_of, ..known.clone() });
         }
         let nothing_known = KeyTrack { as_of, newest: None, first: None };
-        match known.filter(|_| follows).unwrap_or(&nothing_known).first_of(&write) {
+        match known.unwrap_or(&nothing_known).first_of(&write) {
             Some(first) => Reading::Known(KeyTrack::settled(as_of, write, first)),
             None => Reading::Walk(Walk { as_of, oldest_shown: write.clone(), newest: write, known: known.cloned() }),
         }

@@ -72,12 +72,7 @@ impl History {
 
     /// A read of the key at `at`, and all the reads of history it asks for; those below `compacted` fail.
     fn read(&self, known: Option<&KeyTrack>, at: u64, compacted: u64) -> KeyTrack {
-        self.walk(KeyTrack::read(known, true, revision(at), self.at(at)), compacted)
-    }
-
-    /// The same where what was known may be of another history.
-    fn read_anew(&self, known: &KeyTrack, at: u64) -> KeyTrack {
-        self.walk(KeyTrack::read(Some(known), false, revision(at), self.at(at)), 1)
+        self.walk(KeyTrack::read(known, revision(at), self.at(at)), compacted)
     }
 
     fn walk(&self, mut reading: Reading, compacted: u64) -> KeyTrack {
@@ -263,30 +258,6 @@ proptest! {
     }
 }
 
-proptest! {
-    /// A write that follows by its numbers one that the restore has lost was taken for its owner's renewal, whoever had held the lock in between.
-    #[test]
-    fn what_a_restored_store_shows_is_known_exactly(
-        kept in prop::collection::vec(any_act(), 0..8),
-        lost in prop::collection::vec(any_act(), 0..6),
-        unseen in prop::collection::vec(any_act(), 0..16),
-        read in any::<prop::sample::Index>(),
-    ) {
-        let before = History::of(&[&kept[..], &lost].concat());
-        let after = History::of(&[&kept[..], &unseen].concat());
-        let known = before.read(None, before.end(), 1);
-        let (backup, newest) = (kept.len() as u64 + 1, before.at(before.end()));
-        let has_another = newest.is_some_and(|newest| {
-            let at = newest.revision.get();
-            at > backup && at <= after.end() && after.at(at) == Some(newest)
-        });
-        prop_assume!(!has_another, "nothing tells that write from the one that was known");
-        prop_assume!(after.end() > before.end(), "it is seen to have gone back");
-        let at = before.end() + 1 + read.index((after.end() - before.end()) as usize) as u64;
-        prop_assert_eq!(seen(&after.read_anew(&known, at)), after.tenure(at));
-    }
-}
-
 /// One history does not have two writes of one revision: another does, that of a restored store.
 #[test]
 fn a_write_that_says_something_else_is_another_though_all_its_numbers_are_the_same() {
@@ -299,7 +270,7 @@ fn a_write_that_says_something_else_is_another_though_all_its_numbers_are_the_sa
     let track = KeyTrack::settled(revision(5), written(b'b'), revision(5));
     assert!(track.is_contradicted_by(revision(5), Some(&written(b'c'))));
     assert!(!track.is_contradicted_by(revision(5), Some(&written(b'b'))));
-    let read = |owner: u8| KeyTrack::read(Some(&track), true, revision(9), Some(written(owner)));
+    let read = |owner: u8| KeyTrack::read(Some(&track), revision(9), Some(written(owner)));
     assert!(matches!(read(b'c'), Reading::Walk(_)), "who wrote before it is another's history, too");
     assert_eq!(read(b'b'), Reading::Known(track.clone().reaching(revision(9))));
 }

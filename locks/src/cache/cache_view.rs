@@ -19,44 +19,20 @@ pub(crate) struct Published {
     /// When the newest quorum read was sent that is part of this.
     pub(crate) dated: Option<Instant>,
     /// The revision of the newest read of the whole lock that it is built on; `None` if something is known to have happened after it that is
-    /// not part of it, or nothing was watched then.
+    /// not part of it.
     pub(crate) settled_since: Option<Revision>,
     /// Whether the store has a record of the lock, be it that of a free one.
     pub(crate) exists: bool,
     pub(crate) problem: Option<Problem>,
-    /// Whether it may be of another history of the store: then it refuses nobody before a read that was sent after the request arrived.
-    pub(crate) is_doubtful: bool,
     pub(crate) era: Era,
-    /// The stretch of the watch of `settled_since`: apart from it, so that both take a line of memory less.
-    pub(crate) settled_in: u32,
-}
-
-impl Published {
-    /// The newest read that a clock may speak for.
-    pub(crate) fn read_at(&self) -> Option<ReadAt> {
-        Some(ReadAt { stretch: self.settled_in, revision: self.settled_since? })
-    }
-}
-
-/// When a lock was read by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ReadAt {
-    /// The stretch of the watch.
-    pub(crate) stretch: u32,
-    pub(crate) revision: Revision,
 }
 
 /// What the reads of a whole scope have shown of each of its locks: nothing changed that is not published.
 ///
 /// It holds for a lock that is settled and was read by itself at `base` or later: what a watch has brought before, it may have brought in part.
-/// And not before the stretch in which the clock began: in another history the revision may be that of another write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScopeClock {
     pub(crate) era: Era,
-    /// The stretch of the watch in which it is known that the store has the history still that the clock was made of.
-    pub(crate) stretch: Option<u32>,
-    /// The stretch in which its first window was begun, or the next one after that.
-    pub(crate) began: u32,
     pub(crate) base: Revision,
     pub(crate) reach: Revision,
     pub(crate) dated: Instant,
@@ -66,9 +42,8 @@ pub(crate) struct ScopeClock {
 
 impl ScopeClock {
     /// Whether it says something of a lock of which that much is known.
-    pub(crate) fn covers(&self, era: Era, read_at: Option<ReadAt>) -> bool {
-        let is_of_it = |read: ReadAt| read.stretch >= self.began && read.revision >= self.base;
-        era == self.era && read_at.is_some_and(is_of_it)
+    pub(crate) fn covers(&self, era: Era, settled_since: Option<Revision>) -> bool {
+        era == self.era && settled_since.is_some_and(|revision| revision >= self.base)
     }
 }
 
@@ -119,13 +94,8 @@ impl CacheView {
     pub fn judge<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Verdict {
         match fencepost_policy::judge(token, self.known(timing)) {
             Verdict::Admit if self.age(timing.now).is_none_or(|age| age > timing.max_age) => Verdict::Confirm,
-            Verdict::Reject(_) if self.may_be_of_another_history(timing) => Verdict::Confirm,
             verdict @ (Verdict::Admit | Verdict::Reject(_) | Verdict::Confirm) => verdict,
         }
-    }
-
-    fn may_be_of_another_history(&self, timing: &Timing) -> bool {
-        self.published.is_doubtful && !self.is_distrusted() && self.news(timing) != News::Confirmed
     }
 
     /// How long ago the read was sent that this is dated by; `None` if nothing has been read.
@@ -178,7 +148,7 @@ impl CacheView {
 
     fn covering_clock(&self) -> Option<&ScopeClock> {
         let clock = self.clock.as_ref()?.as_deref()?;
-        clock.covers(self.published.era, self.published.read_at()).then_some(clock)
+        clock.covers(self.published.era, self.published.settled_since).then_some(clock)
     }
 
     /// A pure function of the date of what is known, and of the watch.

@@ -23,10 +23,8 @@ fn published(dated: u32, start: Instant) -> Published {
         snapshot: Some(snapshot),
         dated: Some(start + dated * SECOND),
         settled_since: Some(revision(10)),
-        settled_in: 1,
         exists: true,
         problem: None,
-        is_doubtful: false,
         era: 1,
     }
 }
@@ -85,12 +83,10 @@ fn a_confirmed_refusal_is_final_at_any_age_and_a_confirmed_admission_is_not() {
 }
 
 #[test]
-fn a_clock_dates_only_locks_that_are_settled_read_since_its_base_and_of_its_era_and_history() {
+fn a_clock_dates_only_settled_locks_read_since_its_base() {
     let start = Instant::now();
     let clock = |base, era| ScopeClock {
         era,
-        stretch: Some(1),
-        began: 1,
         base: revision(base),
         reach: revision(20),
         dated: start + 20 * SECOND,
@@ -106,9 +102,6 @@ fn a_clock_dates_only_locks_that_are_settled_read_since_its_base_and_of_its_era_
     check(Published { settled_since: None, ..published(1, start) }, clock(10, 1), "confirm");
     // What a watch has brought since may be only a part.
     check(Published { settled_since: Some(revision(9)), ..published(1, start) }, clock(10, 1), "confirm");
-    check(Published { settled_in: 2, ..published(1, start) }, clock(10, 1), "admit");
-    // Another history may have been the store's then.
-    check(Published { settled_in: 0, ..published(1, start) }, clock(10, 1), "confirm");
 }
 
 #[test]
@@ -129,8 +122,6 @@ fn cached_news_admits_if_dated_under_a_watch_that_is_up() {
     let start = Instant::now();
     let clock = |number| ScopeClock {
         era: 1,
-        stretch: Some(1),
-        began: 1,
         base: revision(10),
         reach: revision(20),
         dated: start + 10 * SECOND,

@@ -178,7 +178,6 @@ impl<S: LockStore> Work<S> {
         match self.common().trust.received(&sent, answer.revision, answer.by) {
             Standing::Trusted => {
                 self.answered(sent.at, ranges);
-                let sent = self.common().trust.as_of_now(&sent);
                 Ok(Believed { sent, revision: answer.revision, ranges: answer.ranges })
             }
             Standing::Behind => {
@@ -209,25 +208,6 @@ impl<S: LockStore> Work<S> {
             }
             Standing::Outdated => Err(ReadFailure::Again),
         }
-    }
-
-    /// Takes note that the watch is no more: until it begins anew, another history may come to be in the place of the one that is known.
-    pub(crate) fn watch_failed(&self) {
-        self.common().trust.watch_failed();
-        self.shared.scopes().iter().for_each(|scope| scope.watch_failed());
-    }
-
-    /// Takes note that the watch goes on, of these scopes. In a new stretch all is read at once: of a lock that was not, the next event
-    /// would need a look at its history, which etcd may have compacted by then.
-    pub(crate) fn watch_began(&self, scopes: impl Iterator<Item = Arc<Scope>>) {
-        let Common { trust, registry, statics_changed, .. } = &**self.common();
-        if trust.watch_began() {
-            statics_changed.notify_one();
-            // Of others a read tells first whether their history goes on.
-            let without_window = self.shared.scopes().into_iter().filter(|scope| scope.watch_from().is_none());
-            without_window.for_each(|scope| scope.doubt_what_is_not_known_in(trust.stretch_or_next(), registry));
-        }
-        scopes.for_each(|scope| scope.watch_resumed());
     }
 
     /// A watch delivers from now on what happens in these as it happens, and nothing of anything else.

@@ -4,14 +4,14 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fencepost_policy::Revision;
 use tokio::time::{Instant, sleep_until};
 
-use super::common::{Common, count};
+use super::common::Common;
 use super::driver::{Believed, ReadFailure, Work};
 use super::scope::{Scope, Unverified};
 use super::source::ToRead;
-use super::window::{Change, Doubt, History, Probed};
+use super::trust::WatchState;
+use super::window::Probed;
 use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 
 /// For how many reads in a row a window may stay unverified, or be too much to read, before another one is begun.
@@ -133,7 +133,12 @@ async fn read_scope<S: LockStore>(
         merge(work, scope, believed, begun, course).await;
         return Ok(());
     };
-    let doubt = scope.doubt();
+    // Nobody watches what may not be read, and a probe does not tell when it may be again: what begins a window does.
+    let is_watched = matches!(work.common().trust.glance().watch, WatchState::Up { .. });
+    if !is_watched && work.common().health().denied.contains(scope.range()) {
+        scope.forget();
+        return Ok(());
+    }
     let probed = match work.try_read_window(probe).await {
         // Not the probe's key alone may not be read. What begins a window says of the whole range that it may not.
         Err(ReadFailure::Store(error)) if matches!(*error, StoreError::Denied { .. }) => {
@@ -142,17 +147,6 @@ async fn read_scope<S: LockStore>(
         }
         probed => probed.inspect_err(|failure| work.tell(failure))?,
     };
-    match doubt {
-        None => {}
-        Some(Doubt::Watched) => return look_at_history(work, scope, begun, course).await,
-        // Nobody watches what may not be read, and a probe does not tell when it may be again: what begins a window does.
-        Some(Doubt::Unwatched) if work.common().health().denied.contains(scope.range()) => {
-            scope.forget();
-            return Ok(());
-        }
-        // It was read for its failure. What it shows proves nothing as long as nothing is watched.
-        Some(Doubt::Unwatched) => return Ok(()),
-    }
     if is_known_through(work, scope, &probed).await {
         course.unverified = 0;
         scope.set_rests(false);
@@ -168,23 +162,12 @@ async fn read_scope<S: LockStore>(
         scope.forget(); // It has as much to bring as has changed during the rest. A young window tells whether the keys still are too many.
         return Ok(());
     }
-    let believed = read_changes(work, scope, scope.next_read(), course).await?;
-    merge(work, scope, believed, begun, course).await;
-    Ok(())
-}
-
-/// Reads what has changed, once a probe has been answered.
-async fn read_changes<S: LockStore>(
-    work: &Work<S>,
-    scope: &Scope,
-    read: RangeRead,
-    course: &mut Course,
-) -> Result<Believed, ReadFailure> {
-    let believed = work.try_read_window(read).await;
+    let believed = work.try_read_window(scope.next_read()).await;
     let believed = believed.map_err(|failure| after_a_probe(failure, work, scope, course))?;
     course.given_up = 0;
     scope.set_rests(false);
-    Ok(believed)
+    merge(work, scope, believed, begun, course).await;
+    Ok(())
 }
 
 /// Takes note that a read of what has changed failed, though the store has just answered a probe. If it does not any more, the next one will
@@ -200,65 +183,6 @@ fn after_a_probe<S: LockStore>(
         ReadFailure::Store(_) | ReadFailure::Again | ReadFailure::Regressed => work.tell(&failure),
     }
     failure
-}
-
-/// Finds out whether the store has the history still that the window is of. If that can't be told, another window is begun, which says nothing
-/// of the locks before each is read by itself.
-async fn look_at_history<S: LockStore>(
-    work: &Work<S>,
-    scope: &Arc<Scope>,
-    begun: Instant,
-    course: &mut Course,
-) -> Result<(), ReadFailure> {
-    let Some((newest, read, at)) = scope.history_read().filter(|_| course.rests_until.is_none()) else {
-        scope.forget();
-        return Ok(());
-    };
-    count(&work.common().counts.windows);
-    let sent = work.common().trust.sending();
-    let said = match work.store.range_at(&read, at).await {
-        Ok(answer) => scope.history(&newest, &answer),
-        Err(StoreError::Compacted) => History::Another,
-        Err(error @ StoreError::Denied { .. }) => {
-            scope.forget(); // That may last, and what begins a window tells when it may be read again.
-            return Err(ReadFailure::Store(work.failed(error)));
-        }
-        Err(error) => return Err(after_a_probe(ReadFailure::Store(error.into()), work, scope, course)),
-    };
-    let is_same = match said {
-        History::Same => true,
-        History::SameIfThen => was_then(work, &newest).await?,
-        History::Another => false,
-    };
-    let Some(stretch) = work.common().trust.stretch_since(&sent).filter(|_| scope.doubt().is_some()) else {
-        return Ok(()); // The watch has failed meanwhile, and it may go on in another history; or another window is to be begun.
-    };
-    if !is_same {
-        let (source, range) = (&work.common().name, scope.range());
-        tracing::info!(%source, %range, "while nothing was watched, the lock store may have been restored; the locks are read anew as they are asked for");
-        scope.forget();
-        return Ok(());
-    }
-    scope.end_doubt(&work.common().registry, stretch);
-    let believed = read_changes(work, scope, scope.next_read(), course).await?;
-    merge(work, scope, believed, begun, course).await;
-    Ok(())
-}
-
-/// Whether the key was at that revision what is known of it.
-async fn was_then<S: LockStore>(work: &Work<S>, change: &Change) -> Result<bool, ReadFailure> {
-    let at = async |revision| match work.store.read_at(&change.key, revision).await {
-        Ok(stored) => Ok(Some(stored)),
-        Err(StoreError::Compacted) => Ok(None),
-        Err(error) => Err(ReadFailure::Store(work.failed(error))),
-    };
-    let Some(then) = at(change.revision).await? else { return Ok(false) };
-    if change.written.is_some() {
-        return Ok(then == change.written);
-    }
-    // It was deleted then, if it was there before.
-    let before = change.revision.before().unwrap_or(Revision::MIN);
-    Ok(then.is_none() && at(before).await?.is_some_and(|before| before.is_some()))
 }
 
 /// Forgets a window whose read fails again though the store has just answered a probe. As long as it is not read it only has more to bring;
@@ -342,7 +266,8 @@ async fn merge<S: LockStore>(
             () = scope.progressed() => {}
             () = work.common().part_of_period_after(begun, 1) => {
                 course.unverified += 1;
-                if course.unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era && begin(work, scope, &read) {
+                if course.unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era {
+                    begin(work, scope, &read);
                     course.unverified = 0;
                 }
                 return;
@@ -356,15 +281,11 @@ async fn merge<S: LockStore>(
     work.fresh(sent.at);
 }
 
-/// Begins a window at that read. Says whether it does: see [`Scope::begin`].
-fn begin<S: LockStore>(work: &Work<S>, scope: &Arc<Scope>, read: &Unverified) -> bool {
-    let Common { registry, trust, .. } = &**work.common();
-    let begins = scope.begin(registry, trust, read);
-    if begins {
-        work.fresh(read.sent().at);
-        work.common().watched_changed.notify_one();
-    }
-    begins
+/// Begins a window at that read.
+fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) {
+    scope.begin(read);
+    work.fresh(read.sent().at);
+    work.common().watched_changed.notify_one();
 }
 
 /// When to read again.

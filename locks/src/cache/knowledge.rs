@@ -1,6 +1,5 @@
 //! What reads and events of one lock add up to.
 
-mod history;
 mod track;
 
 use std::collections::HashMap;
@@ -9,7 +8,7 @@ use fencepost_policy::{KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot
 use tokio::time::Instant;
 
 use self::track::Track;
-use super::cache_view::{Problem, Published, ReadAt, ScopeClock};
+use super::cache_view::{Problem, Published, ScopeClock};
 use super::record::{LockSpec, contender};
 use super::trust::{Era, Sent, WatchNumber};
 use crate::store::{Event, KeyValue};
@@ -20,27 +19,21 @@ use crate::store::{Event, KeyValue};
 /// - `missed` is the highest revision at which something is known to have happened that could not be applied. While it is
 ///   above the track, the track is not *settled*: it is still exact for its own revision, and dated by its own reads, but
 ///   nothing that happens later may be built upon it (`no-bridge`), and no scope's clock speaks for it.
-/// - Nor is anything built upon it in another stretch of the watch: etcd may have been restored in between. A read that shows it takes it over,
-///   and so does a clock of which that is known.
 /// - A read is truth, what a watch brings is not: a read that contradicts the track ends it, however new the track seems (`read-is-truth`).
 /// - The store had not gone beyond the track when the read was sent that it is dated by. A refusal by what a confirming read
 ///   did not show leans on that (`final-refusal`), whether or not a clock covers the lock by then.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
     era: Era,
-    /// The stretch of the watch in which the newest read or event came that the track is made of; `None` if nothing was watched then.
-    stretch: Option<u32>,
     track: Option<Track>,
     exists: bool,
     problem: Option<Problem>,
     dated: Option<Instant>,
     missed: Option<Revision>,
-    /// The newest read that the track is built on; `None` if nothing was watched then: a clock does not speak for it.
-    read_at: Option<ReadAt>,
+    /// The newest read that the track is built on; `None` if a clock does not speak for it.
+    read_at: Option<Revision>,
     /// Whether a read has contradicted the track, and nobody was told yet.
     has_lost: bool,
-    /// Whether the track may be of another history than the one that is watched: it refuses nobody before a read has shown what it is worth.
-    is_doubtful: bool,
     /// The first of the watches that have been up of this lock without a break; `None` if it is not watched.
     watched_since: Option<WatchNumber>,
     dated_in: Option<WatchNumber>,
@@ -82,8 +75,8 @@ impl Knowledge {
         self.track.is_some() && self.missed <= self.as_of()
     }
 
-    /// See [`Published::read_at`].
-    fn settled_since(&self) -> Option<ReadAt> {
+    /// See [`Published::settled_since`].
+    fn settled_since(&self) -> Option<Revision> {
         self.read_at.filter(|_| self.is_settled())
     }
 
@@ -97,16 +90,13 @@ impl Knowledge {
     }
 
     pub(crate) fn published(&self, snapshot: Option<Snapshot>) -> Published {
-        let (problem, settled) = (self.problem.clone(), self.settled_since());
         Published {
             snapshot,
             dated: self.dated,
-            settled_since: settled.map(|read| read.revision),
+            settled_since: self.settled_since(),
             exists: self.exists,
-            problem,
-            is_doubtful: self.is_doubtful,
+            problem: self.problem.clone(),
             era: self.era,
-            settled_in: settled.map_or(0, |read| read.stretch),
         }
     }
 
@@ -183,27 +173,19 @@ impl Knowledge {
         clock: Option<&ScopeClock>,
     ) -> Option<Walk> {
         self.enter_era(sent.era);
-        if self.is_of_a_later_stretch(sent) {
-            return None;
-        }
         self.forget_if_contradicted(lock, revision, keys, clock);
         if self.knows_through(revision, clock) {
-            self.read_at = self.read_at.max(read_at(sent, revision));
-            if self.as_of() == Some(revision) {
-                self.stretch = sent.stretch.or(self.stretch); // It shows all that is known.
-                self.is_doubtful = false;
-            }
+            self.read_at = self.read_at.max(Some(revision));
             self.date(sent);
             return None;
         }
-        let follows = self.goes_on_in(sent.stretch, clock);
         let track = match lock.format.layout {
             Layout::Key => {
                 let known = match &self.track {
                     Some(Track::Key(track)) => Some(track),
                     Some(Track::Queue(_)) | None => None,
                 };
-                match KeyTrack::read(known, follows, revision, keys.first().map(|stored| lock.write(stored))) {
+                match KeyTrack::read(known, revision, keys.first().map(|stored| lock.write(stored))) {
                     Reading::Known(track) => Track::Key(track),
                     Reading::Walk(walk) => {
                         self.miss(sent.era, revision);
@@ -216,9 +198,7 @@ impl Knowledge {
             }
         };
         self.know(lock, track, keys.first());
-        self.is_doubtful = false;
-        self.stretch = sent.stretch;
-        self.read_at = read_at(sent, revision);
+        self.read_at = Some(revision);
         self.date(sent);
         self.miss_what_a_clock_jumped(clock);
         None
@@ -247,7 +227,7 @@ impl Knowledge {
             None => false,
         };
         if is_contradicted {
-            (self.track, self.read_at, self.has_lost, self.is_doubtful) = (None, None, true, false);
+            (self.track, self.read_at, self.has_lost) = (None, None, true);
             self.miss(self.era, reach);
         }
     }
@@ -256,11 +236,9 @@ impl Knowledge {
     pub(crate) fn walked(&mut self, sent: &Sent, track: KeyTrack, clock: Option<&ScopeClock>) {
         self.enter_era(sent.era);
         if !self.knows_through(track.as_of(), clock) {
-            self.stretch = sent.stretch;
-            self.read_at = read_at(sent, track.as_of());
+            self.read_at = Some(track.as_of());
             self.track = Some(Track::Key(track));
             self.exists = true;
-            self.is_doubtful = false;
             self.problem = None; // Only a write that names an owner is walked back from.
             self.miss_what_a_clock_jumped(clock);
         }
@@ -339,7 +317,7 @@ impl Knowledge {
     pub(crate) fn events(
         &mut self,
         lock: &LockSpec,
-        (era, stretch): (Era, Option<u32>),
+        era: Era,
         events: &[Event],
         coverage: Coverage,
         clock: Option<&ScopeClock>,
@@ -358,8 +336,8 @@ impl Knowledge {
             return Applied::Nothing;
         }
         let follows = match coverage {
-            Coverage::Lock => self.is_settled() && self.goes_on_in(stretch, clock),
-            Coverage::Scope => self.is_covered_in(stretch, clock),
+            Coverage::Lock => self.is_settled(),
+            Coverage::Scope => clock.is_some_and(|clock| clock.covers(self.era, self.settled_since())),
         };
         let next = if follows { track.after(lock, events) } else { None };
         let Some(next) = next else {
@@ -367,7 +345,6 @@ impl Knowledge {
             return Applied::Gap;
         };
         self.know(lock, next, events.last().and_then(Event::written));
-        self.stretch = stretch;
         Applied::Changed
     }
 
@@ -396,9 +373,4 @@ impl Knowledge {
         self.dated = self.dated.max(Some(sent.at));
         self.dated_in = self.dated_in.max(sent.watch_since(self.watched_since));
     }
-}
-
-/// When that was read, if the store was watched then.
-fn read_at(sent: &Sent, revision: Revision) -> Option<ReadAt> {
-    Some(ReadAt { stretch: sent.stretch?, revision })
 }

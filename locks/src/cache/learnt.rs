@@ -43,10 +43,6 @@ impl Learnt {
         self.keys.retain(is_kept);
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &LockKey> {
-        self.keys.iter()
-    }
-
     /// All of them, to be looked at; what is learnt from then on is noted anew.
     pub(crate) fn take(&mut self) -> HashSet<LockKey> {
         std::mem::take(self).keys

@@ -15,7 +15,7 @@ use super::driver::{Believed, ReadFailure, Work};
 use super::slots::Unconfirmed;
 use super::tracked::TrackedLock;
 use super::unknown::TOGETHER_MAX;
-use crate::store::{KeyValue, LockStore, RangeRead, StoreError, Wanted};
+use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 
 /// How often a lock is read in a row when each read is overtaken by events, or is not believed.
 const READS_MAX: usize = 4;
@@ -173,11 +173,7 @@ async fn read<'w, S: LockStore>(
             if work.common().trust.era() != believed.sent.era {
                 continue; // It may have walked through two histories.
             }
-            let sent = work.common().trust.as_of_now(&believed.sent);
-            if sent.stretch.is_none() && !has_still(work, lock, believed.revision, keys).await? {
-                continue; // So it may here: no watch has ended for that.
-            }
-            lock.walked(&sent, track);
+            lock.walked(&believed.sent, track);
         }
         outcome = Ok(());
         if lock.is_settled() {
@@ -186,21 +182,6 @@ async fn read<'w, S: LockStore>(
     }
     // Unsettled still is exact for its own revision and dated by its own read: overtaken by events is not wrong.
     outcome
-}
-
-/// Whether the store has what was read still, as of then: its holder may have renewed the lock meanwhile.
-async fn has_still<S: LockStore>(
-    work: &Work<S>,
-    lock: &TrackedLock,
-    at: Revision,
-    keys: &[KeyValue],
-) -> Result<bool, Unconfirmed> {
-    count(&work.common().counts.walks);
-    match work.store.read_at(lock.key().as_str().as_bytes(), at).await {
-        Ok(then) => Ok(then.as_ref() == keys.first()),
-        Err(StoreError::Compacted) => Ok(false),
-        Err(error) => Err(Unconfirmed::Store(work.failed(error))),
-    }
 }
 
 /// Looks at the writes between what was read and what was known, the newest first: a few one after the other, as most walks are short, then many

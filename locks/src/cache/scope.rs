@@ -27,8 +27,6 @@
 //! dated by its own reads only, and no event is applied to it before it has been read by itself. The same goes
 //! for a store that went back, where a new era begins.
 //!
-//! The same goes for what was learnt of a lock after the last that is proven, where the watch has failed: see [`Scope::end_doubt`].
-//!
 //! So a lock may cease to be covered at any time, and keeps the date of its own reads then. A read that the clock has passed shows
 //! nothing new, but gives the lock a date; in the same step the lock takes over what the clock says of it, and is known up to
 //! there by itself. Otherwise it would be dated later than it is known: a mutex's holder that was told a revision in
@@ -47,8 +45,8 @@ use super::learnt::Learnt;
 use super::record::RecordFormat;
 use super::registry::Registry;
 use super::tracked::TrackedLock;
-use super::trust::{Era, Sent, Trust, WatchNumber};
-use super::window::{Change, Delivered, Doubt, History, Probed, Shown, Window};
+use super::trust::{Era, Sent, WatchNumber};
+use super::window::{Probed, Shown, Window};
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead};
 use crate::sync::{ArcSwapOption, Guard};
 
@@ -108,7 +106,7 @@ impl Scope {
         self.progressed.notified().await;
     }
 
-    /// Ends when there is something to read at once, since the last call: a window that is begun anew, or one in doubt.
+    /// Ends when there is something to read at once, since the last call: a window that is begun anew, or one that is watched from now on.
     pub(crate) async fn look_again(&self) {
         self.look_again.notified().await;
     }
@@ -133,20 +131,6 @@ impl Scope {
             self.move_clock(revision, sent);
         }
         probed
-    }
-
-    /// The watch has failed: another history may go on in the place of the one that is known.
-    pub(crate) fn watch_failed(&self) {
-        self.window().watch_failed();
-    }
-
-    /// The watch goes on. What is read from now on tells whether the history is the same: another one would end the watch first.
-    pub(crate) fn watch_resumed(&self) {
-        let mut window = self.window();
-        window.watch_resumed();
-        if window.doubt().is_some() {
-            self.look_again.notify_one();
-        }
     }
 
     /// The first of the watches that have been up of this scope without a break.
@@ -179,43 +163,6 @@ impl Scope {
             self.clock.store(Some(Arc::new(ScopeClock { dated_in: None, ..*clock })));
         }
         locks.all().iter().filter(|lock| lock.is_in(self)).for_each(|lock| lock.unwatch());
-    }
-
-    /// Whether it is unknown that the store has the history still that the window is of.
-    pub(crate) fn doubt(&self) -> Option<Doubt> {
-        self.window().doubt()
-    }
-
-    /// The newest change that is known, the read that shows whether the store had those that are, and for when; `None` if none is known.
-    pub(crate) fn history_read(&self) -> Option<(Change, RangeRead, Revision)> {
-        self.window().history_read(&self.range)
-    }
-
-    /// What the answer of [`Scope::history_read`] says.
-    pub(crate) fn history(&self, newest: &Change, answer: &RangeAnswer) -> History {
-        self.window().history(newest, answer)
-    }
-
-    /// The store has the history still that the window is of, in this stretch of the watch. What was held back meanwhile is applied.
-    pub(crate) fn end_doubt(self: &Arc<Self>, locks: &Registry, stretch: u32) {
-        let (Some((through, held)), Some(clock)) = (self.window().end_doubt(), self.clock.load().as_deref().copied())
-        else {
-            return;
-        };
-        self.clock.store(Some(Arc::new(ScopeClock { stretch: Some(stretch), ..clock })));
-        // Before the clock moves: it would speak for those, too.
-        let is_later = |lock: &Arc<TrackedLock>| lock.as_of() > Some(through);
-        let later: Vec<_> = self.learnt().keys().filter_map(|key| locks.find(key.as_str())).filter(is_later).collect();
-        later.iter().filter(|lock| lock.leave_behind(through, Some(stretch))).for_each(|lock| lock.want_read());
-        self.events(locks, clock.era, &held);
-        self.doubt_what_is_not_known_in(stretch, locks);
-    }
-
-    /// Has what is known of each of its locks refuse nobody before the lock is read, unless it is known in this stretch of the watch, be it by
-    /// the word of the clock. What is known of another history would refuse whoever holds the lock in this one, without asking, for good.
-    pub(crate) fn doubt_what_is_not_known_in(self: &Arc<Self>, stretch: u32, locks: &Registry) {
-        let its_own = locks.all().into_iter().filter(|lock| lock.is_in(self));
-        its_own.for_each(|lock| lock.doubt_unless_known_in(stretch));
     }
 
     /// Whether it has too many keys to be looked through for what has changed, so that nothing dates its locks but their own reads.
@@ -262,7 +209,6 @@ impl Scope {
         let Some(since) = self.window().verify(&read.shown) else {
             return false;
         };
-        self.window().returned(since, read.shown.revision, &read.keys);
         self.find_what_came_and_went(locks, since, read);
         self.move_clock(read.shown.revision, &read.sent);
         true
@@ -301,23 +247,13 @@ impl Scope {
         self.learnt().note(key, |key| locks.find(key.as_str()).is_some());
     }
 
-    /// Begins a window at that read, and the clock anew, unless it was sent before the watch went on: it may show another history than what is
-    /// watched. The next one does then. Says whether it does.
-    pub(crate) fn begin(self: &Arc<Self>, locks: &Registry, trust: &Trust, read: &Unverified) -> bool {
-        let (stretch, began) = (trust.stretch(), trust.stretch_or_next());
-        if stretch.is_some() && trust.stretch_since(&read.sent).is_none() {
-            return false;
-        }
+    /// Begins a window at that read, and the clock anew.
+    pub(crate) fn begin(&self, read: &Unverified) {
         self.window().begin(&read.shown);
         let (revision, Sent { era, at, .. }) = (read.shown.revision, read.sent);
         let dated_in = read.sent.watch_since(self.watched_since());
-        let clock = ScopeClock { era, stretch, began, base: revision, reach: revision, dated: at, dated_in };
+        let clock = ScopeClock { era, base: revision, reach: revision, dated: at, dated_in };
         self.clock.store(Some(Arc::new(clock)));
-        match stretch {
-            Some(stretch) => self.doubt_what_is_not_known_in(stretch, locks),
-            None => self.watch_failed(),
-        }
-        true
     }
 
     /// Forgets the window, so that the next read begins another one.
@@ -335,18 +271,7 @@ impl Scope {
 
     /// Applies what the watch has delivered, in order; all events of one revision are in here together.
     pub(crate) fn events(self: &Arc<Self>, locks: &Registry, era: Era, events: &[Event]) {
-        let delivered = self.window().deliver(events);
-        match delivered {
-            Delivered::Counts => {}
-            // Whatever the history, a tenure that has ended in it has ended.
-            Delivered::Held | Delivered::TooMuch => {
-                self.touched(locks, events).iter().for_each(|(lock, own)| lock.ends(era, own));
-                if delivered == Delivered::TooMuch {
-                    self.forget();
-                }
-                return;
-            }
-        }
+        self.window().deliver(events);
         match self.format.layout {
             Layout::Key => events.chunks(1).for_each(|event| self.apply(locks, era, event)),
             // A queue must not be seen between two events of one transaction.

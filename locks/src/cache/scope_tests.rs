@@ -32,15 +32,6 @@ fn check(layout: Layout, acts: &[Act]) {
     play(layout, &[acts]).settle();
 }
 
-fn any_act_or_restore() -> impl Strategy<Value = Act> {
-    prop_oneof![10 => any_act(), 1 => (0..5usize, 0..2usize).prop_map(|(lacks, key)| Act::Restore(lacks, key))]
-}
-
-/// As [`check`], where the locks are known when it begins: what is dated by a read that was sent since the store was restored is true of it.
-fn check_with_restores(layout: Layout, acts: &[Act]) {
-    play(layout, &[&[CAME, Act::Put(1, b'a')], &WINDOW, &LOAD_BOTH.concat(), acts]).settle();
-}
-
 /// As [`check`], where deletions are lost by the watch: what is dated by a read that was sent since is true.
 fn check_with_losses(layout: Layout, acts: &[Act]) {
     let mut world = play(layout, &[&WINDOW, &LOAD_BOTH.concat(), acts]);
@@ -87,21 +78,6 @@ proptest! {
     }
 
     #[test]
-    fn what_is_said_of_key_locks_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
-        check_with_restores(Layout::Key, &acts);
-    }
-
-    #[test]
-    fn what_is_said_of_elections_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
-        check_with_restores(Layout::Election, &acts);
-    }
-
-    #[test]
-    fn what_is_said_of_mutexes_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
-        check_with_restores(Layout::Mutex, &acts);
-    }
-
-    #[test]
     fn a_read_of_a_key_lock_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
         check_with_losses(Layout::Key, &acts);
     }
@@ -117,62 +93,6 @@ proptest! {
     }
 }
 
-/// A read of the lock by itself was ahead of the watch, which failed before it brought that write. What the watch had brought is in the restored
-/// store still; the write is not, and so no read of what has changed shows anything of the lock.
-#[test]
-fn what_a_read_has_shown_that_the_watch_did_not_bring_before_it_failed_is_read_again() {
-    for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
-        let known = [Act::Put(3, b'a'), Act::Deliver, Act::Put(0, b'b')];
-        let restored = [Act::Restore(1, 2), Act::Resume, Act::LookAtHistory, Act::Deliver, Act::Deliver];
-        let mut world = play(layout, &[&[CAME, Act::Delete(0), CAME], &WINDOW, &LOAD, &known, &LOAD, &restored]);
-        assert_eq!(world.scope.doubt(), None, "{layout:?}: the history is found to be the same");
-        world.play(WINDOW);
-        assert!(world.unverified.is_none(), "{layout:?}");
-        assert!(world.lock(0).view().reach() < Some(revision(world.now())), "{layout:?}: no clock speaks for it");
-        world.settle();
-    }
-}
-
-/// What was read when no watch told of a restore may be of a history that is neither the one before nor the one after.
-#[test]
-fn what_was_read_while_nothing_was_watched_refuses_nobody_once_the_watch_goes_on() {
-    for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
-        let known = [Act::Put(3, b'a'), Act::Deliver, Act::Fail];
-        let read = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
-        let mut world = play(layout, &[&[CAME], &WINDOW, &known, &read]);
-        assert!(!world.lock(0).published().is_doubtful, "{layout:?}: nothing better is known");
-        world.play([Act::Resume, Act::LookAtHistory]);
-        assert_eq!(world.scope.doubt(), None, "{layout:?}: the history is found to be the same");
-        assert!(world.lock(0).published().is_doubtful, "{layout:?}");
-        world.settle();
-        assert!(!world.lock(0).published().is_doubtful, "{layout:?}: it has been read again");
-    }
-}
-
-/// It was answered before the store was restored, and arrived once it was known that the store had the history still, up to what had been seen.
-#[test]
-fn a_late_read_of_what_the_restore_has_lost_is_spoken_for_by_no_clock() {
-    for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
-        let known = [Act::Put(3, b'a'), Act::Deliver, Act::Delete(0)];
-        let read = [Act::SendRead(0), Act::AnswerRead(0), Act::Restore(1, 2), Act::Resume, Act::LookAtHistory];
-        let late = [Act::MergeRead(0), Act::Deliver, Act::Deliver, Act::Elsewhere];
-        play(layout, &[&[CAME, Act::Put(1, b'a')], &WINDOW, &LOAD, &known, &read, &late, &WINDOW]).settle();
-    }
-}
-
-/// Another watch had brought a deletion again that was held back still. It came after what had followed it, so that one key too few was counted;
-/// when another was deleted, the number was as a read showed it, and the clock spoke for a lock that was free.
-#[test]
-fn what_is_held_back_is_not_brought_again() {
-    let known = [CAME, Act::Put(1, b'a'), Act::Put(2, b'a')];
-    let doubted = [Act::Put(2, b'a'), Act::Deliver, Act::Fail, Act::Resume];
-    let held = [Act::Delete(1), Act::Put(1, b'a'), Act::Deliver, Act::Deliver, Act::Rewatch, Act::Deliver];
-    let mut world = play(Layout::Key, &[&known, &WINDOW, &LOAD, &doubted, &held, &[Act::LookAtHistory], &PROBE]);
-    world.play([Act::Delete(0)]); // The watch has not brought that yet.
-    world.play(WINDOW);
-    world.settle();
-}
-
 /// As many keys of the lock were shown as were known, though not the same: the watch had lost the end of one, and brought that of another early.
 #[test]
 fn a_key_whose_end_was_lost_is_not_taken_for_another_that_a_windowed_read_shows() {
@@ -181,19 +101,6 @@ fn a_key_whose_end_was_lost_is_not_taken_for_another_that_a_windowed_read_shows(
     for layout in [Layout::Election, Layout::Mutex] {
         check_with_losses(layout, &[&lost[..], &shown].concat());
     }
-}
-
-/// The watch brings late what happened before the window began. That is not the newest change that is known of it, and other changes may have
-/// come after it: what is there of those was taken for another history.
-#[test]
-fn what_happened_before_a_window_began_tells_nothing_of_its_history() {
-    let put = Act::Put(0, b'a');
-    let first = [put, Act::Put(3, b'a'), Act::SendWindow, Act::AnswerWindow, put, Act::MergeWindow];
-    let next = [Act::SendWindow, put, Act::Delete(3), put, Act::AnswerWindow, Act::MergeWindow];
-    check(
-        Layout::Key,
-        &[&first[..], &next, &[Act::Begin, Act::Deliver, Act::Fail, Act::Resume, Act::LookAtHistory]].concat(),
-    );
 }
 
 /// What follows the loss is brought, and so the lock seems to be known beyond it.

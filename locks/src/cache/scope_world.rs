@@ -47,14 +47,11 @@ pub(super) struct World {
     pub(super) _commands: mpsc::UnboundedReceiver<Command>,
     pub(super) scope: Arc<Scope>,
     pub(super) delivered: u64,
-    /// Whether a window was given up because the watch had ended before anything was seen in it.
-    pub(super) has_given_up: bool,
+    pub(super) is_watched: bool,
     /// The revisions at which something happened that no watch tells of.
     pub(super) lost: Vec<u64>,
-    /// The store's revision whenever a read was sent, and how often it had been restored then.
-    pub(super) sent: Vec<(Instant, u64, usize)>,
-    /// What the store held before each time that it was restored.
-    pub(super) lost_histories: Vec<Vec<Keys>>,
+    /// The store's revision whenever a read was sent.
+    pub(super) sent: Vec<(Instant, u64)>,
     pub(super) window: Option<OnItsWay<RangeAnswer>>,
     pub(super) unverified: Option<Unverified>,
     pub(super) probe: Option<OnItsWay<()>>,
@@ -69,7 +66,6 @@ impl World {
     pub(super) fn new(layout: Layout) -> World {
         let (sender, commands) = mpsc::unbounded_channel();
         let common = Arc::new(Common::new("test", Trust::new(None), Duration::from_secs(1), None, sender));
-        common.trust.watch_began();
         let keys = match layout {
             Layout::Key => ["s/0", "s/1", "s/2", "s/3"],
             Layout::Election | Layout::Mutex => ["s/0/a", "s/0/b", "s/1/a", "s/2/a"],
@@ -83,10 +79,9 @@ impl World {
             _commands: commands,
             scope: Arc::new(Scope::new("s/", RecordFormat::plain(layout).into())),
             delivered: 1,
-            has_given_up: false,
+            is_watched: true,
             lost: vec![],
             sent: vec![],
-            lost_histories: vec![],
             window: None,
             unverified: None,
             probe: None,
@@ -104,13 +99,13 @@ impl World {
 
     pub(super) fn sending(&mut self) -> Sent {
         let sent = self.common.trust.sending();
-        self.sent.push((sent.at, self.now(), self.lost_histories.len()));
+        self.sent.push((sent.at, self.now()));
         sent
     }
 
     pub(super) fn trusted(&self, sent: &Sent, at: Revision) -> Sent {
         assert_eq!(self.common.trust.received(sent, at, None), Standing::Trusted);
-        self.common.trust.as_of_now(sent)
+        *sent
     }
 
     pub(super) fn lock(&mut self, index: usize) -> Arc<TrackedLock> {
@@ -124,7 +119,7 @@ impl World {
 
     pub(super) fn deliver(&mut self) {
         // The watch begins with the first window.
-        let is_watched = self.common.trust.stretch().is_some() && self.scope.watch_from().is_some();
+        let is_watched = self.is_watched && self.scope.watch_from().is_some();
         if !is_watched || self.delivered >= self.now() {
             return;
         }
@@ -149,21 +144,12 @@ impl World {
                 self.happened.push(vec![]);
             }
             Act::Deliver => self.deliver(),
-            Act::Fail => {
-                self.common.trust.watch_failed();
-                self.scope.watch_failed();
-            }
-            Act::Resume if self.common.trust.stretch().is_none() => {
-                self.delivered = self.scope.watch_from().map_or(self.delivered, |from| from.get() - 1);
-                self.common.trust.watch_began();
-                self.scope.watch_resumed();
-            }
-            Act::Rewatch if self.common.trust.stretch().is_some() => {
+            Act::Fail => self.is_watched = false,
+            Act::Resume => {
+                self.is_watched = true;
                 self.delivered = self.scope.watch_from().map_or(self.delivered, |from| from.get() - 1);
             }
-            Act::LookAtHistory if !self.is_being_read() => self.look_at_history(),
-            Act::Restore(lacks, key) => self.restore(lacks, key),
-            Act::SendWindow if !self.is_being_read() && self.scope.doubt().is_none() => {
+            Act::SendWindow if !self.is_being_read() => {
                 self.window = Some(OnItsWay { sent: self.sending(), answer: None });
             }
             Act::AnswerWindow => self.answer_window(),
@@ -176,9 +162,8 @@ impl World {
                 let sent = self.trusted(&sent, at);
                 let read = self.scope.merge(&self.common.registry, &sent, at, answer);
                 if self.scope.watch_from().is_none() {
-                    if self.begin(&read) {
-                        self.delivered = at.get();
-                    }
+                    self.scope.begin(&read);
+                    self.delivered = at.get();
                 } else if !self.scope.verify(&self.common.registry, &read) {
                     self.unverified = Some(read);
                 }
@@ -202,7 +187,7 @@ impl World {
             Act::VerifyProbe => self.verify_probe(),
             Act::Begin => {
                 if let Some(read) = self.unverified.take() {
-                    self.begin(&read);
+                    self.scope.begin(&read);
                 }
             }
             Act::SendRead(index) if self.reads[index].is_none() && self.walks[index].is_none() => {
@@ -229,15 +214,11 @@ impl World {
                 if let Some((sent, walk, newest)) = self.walks[index].take()
                     && self.at(revision(self.now())).get(&newest.key) == Some(&newest)
                 {
-                    self.end_walk(index, &self.common.trust.as_of_now(&sent), walk);
+                    self.end_walk(index, &sent, walk);
                 }
             }
-            Act::Resume | Act::Rewatch | Act::LookAtHistory | Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
+            Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
         }
-    }
-
-    fn begin(&mut self, read: &Unverified) -> bool {
-        self.scope.begin(&self.common.registry, &self.common.trust, read)
     }
 
     pub(super) fn verify_probe(&mut self) {
@@ -304,7 +285,7 @@ impl World {
         self.unverified = None;
         self.window = None;
         self.probe = None;
-        self.play([Act::Resume, Act::LookAtHistory]);
+        self.play([Act::Resume]);
         if self.scope.watch_from().is_none() {
             self.play(WINDOW);
         }

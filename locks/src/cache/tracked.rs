@@ -313,28 +313,6 @@ impl TrackedLock {
         self.learn(|inner, _| inner.knowledge.survives(since, through, shown))
     }
 
-    /// See [`Knowledge::leave_behind`].
-    pub(crate) fn leave_behind(&self, through: Revision, stretch: Option<u32>) -> bool {
-        self.learn(|inner, _| inner.knowledge.leave_behind(through, stretch))
-    }
-
-    /// See [`Knowledge::doubt_unless_known_in`]. What was read while nothing was watched is read again; there is little of that.
-    pub(crate) fn doubt_unless_known_in(&self, stretch: u32) {
-        let clock = self.scope.as_ref().map(|scope| scope.clock());
-        let clock = clock.as_ref().and_then(|clock| clock.as_deref());
-        let is_known = |inner: &Inner| inner.knowledge.is_known_in(stretch, clock);
-        if is_known(&self.inner()) {
-            return;
-        }
-        let is_of_no_stretch = self.learn(|inner, clock| {
-            inner.knowledge.doubt_unless_known_in(stretch, clock);
-            inner.knowledge.is_of_no_stretch()
-        });
-        if is_of_no_stretch {
-            self.want_read();
-        }
-    }
-
     /// The revision it was last learnt for by itself.
     pub(crate) fn as_of(&self) -> Option<Revision> {
         self.published().snapshot.as_ref().map(|snapshot| snapshot.as_of)
@@ -342,12 +320,11 @@ impl TrackedLock {
 
     /// Applies events of a watch, in order; all of one revision are in here together.
     pub(crate) fn events(&self, era: Era, events: &[Event], coverage: Coverage) -> Applied {
-        let stretch = self.common.trust.stretch();
         self.learn(|inner, clock| {
             let mut applied = Applied::Nothing;
             for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
                 inner.end_tenure_if_told(&self.spec, era, events);
-                match inner.knowledge.events(&self.spec, (era, stretch), events, coverage, clock) {
+                match inner.knowledge.events(&self.spec, era, events, coverage, clock) {
                     Applied::Nothing => {}
                     Applied::Changed => {
                         applied = Applied::Changed;
@@ -364,11 +341,6 @@ impl TrackedLock {
             }
             applied
         })
-    }
-
-    /// Takes note of no more of a watch's events than that a tenure has ended by them.
-    pub(crate) fn ends(&self, era: Era, events: &[Event]) {
-        self.learn(|inner, _| inner.end_tenure_if_told(&self.spec, era, events));
     }
 
     /// Forgets what was learnt in earlier eras; the floor only if the operator said so.
@@ -407,7 +379,7 @@ impl TrackedLock {
         }
         if has_lost {
             let clock = clock.as_ref().and_then(|clock| clock.as_deref());
-            self.tell_of_loss(clock.is_some_and(|clock| clock.covers(before.era, before.read_at())));
+            self.tell_of_loss(clock.is_some_and(|clock| clock.covers(before.era, before.settled_since)));
         }
         if let Some(scope) = &self.scope {
             scope.note(&self.common.registry, &self.spec.key);

@@ -13,11 +13,7 @@
 //! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them. So is what lies
 //! below all that an earlier process had seen of another cluster: a restore can give etcd another id.
 //!
-//! An era is seen to begin. Where the store was restored unseen, and has grown beyond all that had been seen, terms included, only the
-//! watch tells: it has failed, since that does not go on through a restore. (One that is cut off and silent is found out as its
-//! member becomes suspect.) A *stretch* is a time through which the watch has gone on. What was learnt in one stretch is not
-//! built upon in another, nor by a read that was sent while nothing was watched, before a read has shown that the store has
-//! its history still.
+//! It does not notice a store that was restored and has grown beyond all that had been seen, terms included, before it was read again.
 //!
 //! Cached news also needs a watch that is *up*: caught up, so that events arrive as they happen. Each watch that catches up gets a number. Locks and
 //! scopes note the number of the watch that was up when their newest read was sent. [`WatchState`] says from which number on that admits.
@@ -39,9 +35,6 @@ const BEHIND_MAX: u32 = 3;
 
 /// The number of an era. Short, as each lock has it twice; a store that is restored 65,536 times while a process runs begins them anew.
 pub(crate) type Era = u16;
-
-/// The number of the first stretch.
-pub(crate) const FIRST_STRETCH: u32 = 1;
 
 /// The number of a watch that has caught up.
 pub(crate) type WatchNumber = NonZeroU32;
@@ -73,8 +66,6 @@ const IS_DISTRUSTED: u64 = 1 << 33;
 pub(crate) struct Sent {
     pub(crate) at: Instant,
     pub(crate) era: Era,
-    /// The stretch of the watch; `None` if nothing was watched.
-    pub(crate) stretch: Option<u32>,
     /// The newest watch that had caught up, if one was up.
     watch: Option<WatchNumber>,
     /// How often a watch that was up had been lost.
@@ -121,9 +112,6 @@ pub(crate) struct Trust {
 struct State {
     era: Era,
     identity: Identity,
-    /// How often a watch has begun when there was none.
-    stretch: u32,
-    is_watched: bool,
     /// How many watches have caught up.
     watches: u32,
     up_since: Option<WatchNumber>,
@@ -208,7 +196,7 @@ impl Trust {
         let state = past.0.state();
         let distrusted_through = past.0.distrusted_through.load(Ordering::SeqCst);
         // Nothing of this source has been watched, so nothing is lost yet.
-        let unwatched = State { is_watched: false, up_since: None, losses: 0, reads_fail: false, ..state.clone() };
+        let unwatched = State { up_since: None, losses: 0, reads_fail: false, ..state.clone() };
         Trust::from(State { anomalies: 0, ..unwatched }, distrusted_through)
     }
 
@@ -225,13 +213,7 @@ impl Trust {
     pub(crate) fn sending(&self) -> Sent {
         let state = self.state();
         let State { era, max_seen, behind, losses, .. } = *state;
-        Sent { at: Instant::now(), era, stretch: state.stretch(), watch: state.watch(), losses, max_seen, behind }
-    }
-
-    /// Nothing is watched any more.
-    pub(crate) fn watch_failed(&self) {
-        self.state().is_watched = false;
-        self.watch_fell_behind();
+        Sent { at: Instant::now(), era, watch: state.watch(), losses, max_seen, behind }
     }
 
     /// No watch is up any more.
@@ -266,35 +248,6 @@ impl Trust {
             self.show(&state);
         }
         begins
-    }
-
-    /// The watch goes on. Whether nothing was watched before, so that a stretch begins.
-    pub(crate) fn watch_began(&self) -> bool {
-        let mut state = self.state();
-        let begins = !std::mem::replace(&mut state.is_watched, true);
-        state.stretch += u32::from(begins);
-        begins
-    }
-
-    /// The stretch of the watch, or the next one if nothing is watched.
-    pub(crate) fn stretch_or_next(&self) -> u32 {
-        let state = self.state();
-        state.stretch + u32::from(!state.is_watched)
-    }
-
-    /// The stretch of the watch, if there is one.
-    pub(crate) fn stretch(&self) -> Option<u32> {
-        self.state().stretch()
-    }
-
-    /// The same as of now: what was sent in a stretch that is over counts as sent while nothing was watched.
-    pub(crate) fn as_of_now(&self, sent: &Sent) -> Sent {
-        Sent { stretch: self.stretch_since(sent), ..*sent }
-    }
-
-    /// The stretch in which that was sent, if it lasts still.
-    pub(crate) fn stretch_since(&self, sent: &Sent) -> Option<u32> {
-        sent.stretch.filter(|stretch| self.stretch() == Some(*stretch))
     }
 
     /// Takes note of an answer: its revision, and who gave it.
@@ -413,8 +366,6 @@ impl State {
         State {
             era: 1,
             identity: Identity::default(),
-            stretch: 0,
-            is_watched: false,
             watches: 0,
             up_since: None,
             losses: 0,
@@ -431,10 +382,6 @@ impl State {
         self.identity.forget_terms();
         (self.era, self.max_seen) = (self.era.wrapping_add(1), max_seen);
         (self.behind, self.suspended) = (0, false);
-    }
-
-    fn stretch(&self) -> Option<u32> {
-        self.is_watched.then_some(self.stretch)
     }
 
     fn watch(&self) -> Option<WatchNumber> {

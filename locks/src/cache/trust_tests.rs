@@ -210,30 +210,6 @@ fn what_an_operator_has_accepted_is_accepted_for_the_next_source_too() {
     assert_eq!(read(&second, 2), Standing::Trusted);
 }
 
-/// A read that was sent before the watch failed, though it be answered when the watch goes on, may be of the history before.
-#[test]
-fn a_stretch_lasts_for_as_long_as_the_watch_does() {
-    let trust = Trust::new(None);
-    let early = trust.sending();
-    assert!(trust.watch_began());
-    assert_eq!((early.stretch, trust.stretch_since(&early)), (None, None), "nothing is watched before the first watch");
-    let first = trust.sending();
-    assert!(!trust.watch_began(), "another, in its place");
-    assert!(first.stretch.is_some());
-    assert_eq!((trust.stretch_since(&first), trust.stretch()), (first.stretch, first.stretch));
-    trust.watch_failed();
-    let unwatched = trust.sending();
-    trust.watch_began();
-    let second = trust.sending();
-    assert_eq!([first, unwatched].map(|sent| trust.stretch_since(&sent)), [None, None]);
-    assert!(trust.stretch_since(&second).is_some());
-    trust.watch_failed();
-    assert_eq!((trust.as_of_now(&second).stretch, trust.stretch()), (None, None));
-    trust.watch_began();
-    assert_eq!(trust.stretch_since(&second), None);
-    assert!(trust.stretch().is_some());
-}
-
 /// A read that hung while later ones were answered let an ended holder in by old news.
 #[tokio::test(start_paused = true)]
 async fn a_failed_read_older_than_an_answer_proves_nothing() {

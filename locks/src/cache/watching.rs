@@ -113,7 +113,7 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
         let (watched, ranges): (Vec<Watched>, Vec<RangeWatch>) = plan(&work).into_iter().unzip();
         if watched.is_empty() || common.trust.is_suspended() {
             if present.take().is_some() {
-                work.watch_failed(); // Nothing is watched from here on.
+                common.trust.watch_fell_behind(); // Nothing is watched from here on.
             }
             common.watched_changed.notified().await;
             continue;
@@ -130,7 +130,6 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
         }
         let ended = match begin(&work, &ranges, present.as_mut()).await {
             Ok(watch) => {
-                work.watch_began(watched.iter().filter_map(Watched::scope));
                 let next = Stream { watch, watched, era, has_caught_up: false };
                 follow(&work, next, &mut present, || backoff.reset()).await
             }
@@ -139,7 +138,7 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
         resuming = matches!(ended, Ended::Failed);
         if resuming {
             present = None;
-            work.watch_failed();
+            common.trust.watch_fell_behind();
             count(&common.counts.watch_restarts);
             sleep(backoff.delay()).await;
         }

@@ -28,29 +28,15 @@
 //! together. Then nothing has to be asked, and the number of keys is known as well. If a revision is missing, something happened
 //! elsewhere, or the watch lags, or lost something: then the windowed read tells. Nothing at all was written if `R` is `V`.
 //!
-//! All of this is of one history of the store. Where the watch has failed, another may go on in its place that has grown beyond `V`, restored
-//! from a backup: it returns nothing for what it has below `V`. So the window is in *doubt* from then on, and nothing verifies, until a read
-//! that was sent when the watch had begun anew has shown that the scope was at `V` what is known of it. It is one *as of* `V`: there were as
-//! many keys, the newest changes that were known before the doubt are among them, and no other had changed since ([`recent`]); and if the
-//! newest deleted a key, that was deleted then. A change is told from others by its key, its revision, its content, and when and how often the
-//! key was written: so whatever was restored has all of the history up to it. Of what happened later in another history, up to `V`, there would be keys that changed, or fewer keys. What the store
-//! is by now would not tell: a key that came before `V` and was written again, or deleted, after it stands in for one that was deleted. Nor
-//! is what the watch brings during a doubt a witness: it may be of the other history. It is held back until the doubt ends.
-//!
 //! Whether a key existed at `V` is told by its first event after `V`: a deletion, or a write of a key created up to
 //! `V`, says that it did.
-
-mod held;
-mod recent;
 
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use fencepost_policy::Revision;
 
-use self::held::Held;
-use self::recent::Recent;
-use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead, Wanted};
+use crate::store::{Event, KeyRange, RangeAnswer, RangeRead, Wanted};
 
 /// How many events are kept of the time since the last verified read. Beyond that a new window is begun.
 const LOG_MAX: usize = 100_000;
@@ -63,42 +49,6 @@ pub(crate) struct Window {
     delivered: Option<Revision>,
     /// Events up to there were dropped from the log: it tells nothing of a window that began before.
     lost_through: Option<Revision>,
-    /// Where the first of the windows began that follow each other, and the newest changes since. What happened before is not known but
-    /// in part, though the watch may tell of it late.
-    began: Option<Revision>,
-    recent: Recent,
-    doubt: Option<Doubt>,
-    /// What the watch has brought in doubt: it may be of another history.
-    held: Held,
-}
-
-/// A change of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Change {
-    pub(crate) key: Bytes,
-    pub(crate) revision: Revision,
-    /// What was written; `None` if the key was deleted.
-    pub(crate) written: Option<KeyValue>,
-}
-
-/// Nobody knows whether the store has the history still that the window is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doubt {
-    /// Nothing is watched, so that whatever is found out may be over at once.
-    Unwatched,
-    /// The watch goes on: what is read tells.
-    Watched,
-}
-
-/// What a read says of the history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum History {
-    /// It is the same.
-    Same,
-    /// It is, if the key of the newest change was then what is known of it.
-    SameIfThen,
-    /// It is another.
-    Another,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -120,17 +70,6 @@ impl Logged {
     fn existed_at(&self, since: Revision) -> bool {
         self.created.is_none_or(|created| created <= since)
     }
-}
-
-/// What became of events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Delivered {
-    /// They tell what happened.
-    Counts,
-    /// They will, if the history turns out to be the same.
-    Held,
-    /// So many are held back that another window has to be begun.
-    TooMuch,
 }
 
 /// What a probe has come to.
@@ -159,50 +98,6 @@ impl Window {
         RangeRead { range: range.clone(), wanted }
     }
 
-    /// The watch has failed.
-    pub(crate) fn watch_failed(&mut self) {
-        self.doubt = self.verified.map(|_| Doubt::Unwatched);
-        self.held = Held::default(); // It is brought again, if it still is what happened.
-    }
-
-    /// The watch has begun anew.
-    pub(crate) fn watch_resumed(&mut self) {
-        self.doubt = self.doubt.map(|_| Doubt::Watched);
-    }
-
-    pub(crate) fn doubt(&self) -> Option<Doubt> {
-        self.doubt
-    }
-
-    /// The newest change that is known, the read that shows whether the history is the same, and for when: up to where the window is verified,
-    /// nothing has come after that change. `None` if no change is known.
-    pub(crate) fn history_read(&self, range: &KeyRange) -> Option<(Change, RangeRead, Revision)> {
-        let (newest, verified) = (self.recent.newest()?.clone(), self.verified?);
-        let since = self.recent.since()?.before().unwrap_or(Revision::MIN);
-        Some((newest, RangeRead { range: range.clone(), wanted: Wanted::ChangedAfter(since) }, verified.at))
-    }
-
-    /// What the answer to [`Window::history_read`] says: what the range was where the window was verified. There were as many keys then, and
-    /// those that had changed lately are as they are known. A history that parts from ours later has all that is known of ours.
-    pub(crate) fn history(&self, newest: &Change, answer: &RangeAnswer) -> History {
-        let Some(verified) = self.verified else {
-            return History::Another;
-        };
-        if answer.count != verified.count || !self.recent.are_as_known(&answer.keys, verified.at) {
-            return History::Another;
-        }
-        let is_shown = newest.revision <= verified.at && newest.written.is_some();
-        if is_shown { History::Same } else { History::SameIfThen }
-    }
-
-    /// The history is the same. Returns up to where, and what was held back; `None` if there was no doubt.
-    pub(crate) fn end_doubt(&mut self) -> Option<(Revision, Vec<Event>)> {
-        self.doubt.take()?;
-        let verified = self.verified?.at;
-        let through = self.recent.newest().map_or(verified, |newest| newest.revision.max(verified));
-        Some((through, std::mem::take(&mut self.held).events()))
-    }
-
     /// What tells the store's revision at the least cost, once there is a window: a key of the range, whether or not it exists. To read
     /// any other may not be permitted.
     pub(crate) fn probe(&self, range: &KeyRange) -> Option<RangeRead> {
@@ -217,13 +112,9 @@ impl Window {
         Shown { revision, count: answer.count, new: new as u64 }
     }
 
-    /// Takes note of what the watch has delivered, or holds it back as long as there is a doubt.
-    pub(crate) fn deliver(&mut self, events: &[Event]) -> Delivered {
-        if self.doubt.is_none() {
-            events.iter().for_each(|event| self.log(event));
-            return Delivered::Counts;
-        }
-        if self.held.hold(events) { Delivered::Held } else { Delivered::TooMuch }
+    /// Takes note of what the watch has delivered.
+    pub(crate) fn deliver(&mut self, events: &[Event]) {
+        events.iter().for_each(|event| self.log(event));
     }
 
     fn log(&mut self, event: &Event) {
@@ -234,32 +125,11 @@ impl Window {
         }
         let created = event.written().map(|written| written.created);
         self.log.push_back(Logged { revision: event.revision(), key: event.key().clone(), created });
-        // What is told late may have come and gone: a read has shown what there was since.
-        if self.verified.is_some_and(|verified| verified.at < event.revision()) {
-            let (key, written) = (event.key().clone(), event.written().cloned());
-            self.note(Change { key, revision: event.revision(), written });
-        }
-    }
-
-    /// Takes note of what a verified read has returned: what had changed after `since` and up to `through`, and is there.
-    pub(crate) fn returned(&mut self, since: Revision, through: Revision, keys: &[KeyValue]) {
-        self.recent.shown(since, through, keys);
-        let mut newest: Vec<&KeyValue> = keys.iter().collect();
-        newest.sort_unstable_by_key(|stored| stored.modified);
-        for stored in newest {
-            self.note(Change { key: stored.key.clone(), revision: stored.modified, written: Some(stored.clone()) });
-        }
-    }
-
-    fn note(&mut self, change: Change) {
-        if self.began.is_some_and(|began| began < change.revision) {
-            self.recent.note(change);
-        }
     }
 
     /// Whether the equation holds; if so, the next window begins there. Returns where the one that has ended began.
     pub(crate) fn verify(&mut self, shown: &Shown) -> Option<Revision> {
-        let verified = self.verified.filter(|_| self.doubt.is_none())?;
+        let verified = self.verified?;
         let holds = self.lost_through.is_none_or(|lost| lost <= verified.at)
             && shown.revision >= verified.at
             && shown.count + self.gone(verified.at, shown.revision) == verified.count + shown.new;
@@ -272,7 +142,7 @@ impl Window {
 
     /// Whether everything up to `revision`, which a probe has shown, was delivered; if so, the next window begins there.
     pub(crate) fn verify_probe(&mut self, revision: Revision) -> Probed {
-        let Some(verified) = self.verified.filter(|verified| self.doubt.is_none() && verified.at <= revision) else {
+        let Some(verified) = self.verified.filter(|verified| verified.at <= revision) else {
             return Probed::Missing;
         };
         if self.lost_through.is_some_and(|lost| lost > verified.at) {
@@ -312,7 +182,6 @@ impl Window {
 
     /// Begins a window at that read, whatever was before.
     pub(crate) fn begin(&mut self, shown: &Shown) {
-        (self.began, self.recent, self.doubt) = (Some(shown.revision), Recent::default(), None);
         self.go_on(shown);
     }
 
@@ -334,7 +203,7 @@ impl Window {
 
     /// From where the watch has to go on; `None` before the first window.
     pub(crate) fn watch_from(&self) -> Option<Revision> {
-        let through = self.delivered.max(self.held.through()).max(self.verified.map(|verified| verified.at));
+        let through = self.delivered.max(self.verified.map(|verified| verified.at));
         self.verified.and(through).map(|through| Revision::new(through.get() + 1).unwrap_or(Revision::MAX))
     }
 

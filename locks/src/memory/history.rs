@@ -80,16 +80,6 @@ impl History {
         Ok(changes.iter().rfind(|change| change.at <= at).and_then(|change| change.state.as_ref()))
     }
 
-    /// What a range was.
-    pub(super) fn read_at(&self, range: &KeyRange, wanted: Wanted, at: Revision) -> Result<RangeAnswer, Compacted> {
-        if at < self.first {
-            return Err(Compacted);
-        }
-        let then = |changes: &'_ Vec<Change>| changes.iter().rposition(|change| change.at <= at);
-        let present = self.range(range).filter_map(|(_, changes)| changes[then(changes)?].state.as_ref());
-        Ok(History::answer(present, wanted))
-    }
-
     /// What a range is now.
     pub(super) fn read(&self, range: &KeyRange, wanted: Wanted) -> RangeAnswer {
         History::answer(self.range(range).filter_map(|(_, changes)| changes.last()?.state.as_ref()), wanted)

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    Wanted,
+    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
 };
 use fencepost_policy::{Layout, Revision};
 use futures_util::future::join_all;
@@ -51,10 +50,6 @@ impl LockStore for Slow {
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
         self.store.read_at(key, at).await
-    }
-
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        self.store.range_at(read, at).await
     }
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {

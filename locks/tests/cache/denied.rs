@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use fencepost_locks::{
-    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, TrackedLock,
+    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    TrackedLock,
 };
 use fencepost_policy::{Layout, Revision};
 use tokio::time::Instant;
@@ -60,14 +60,6 @@ impl LockStore for Denying {
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
         self.store.read_at(key, at).await
-    }
-
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        self.check([&read.range].into_iter())?;
-        if matches!(*self.denied.lock().unwrap(), Denied::Past) {
-            return Err(StoreError::Denied { user: None, range: read.range.clone() });
-        }
-        self.store.range_at(read, at).await
     }
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    Write,
+    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer, StoreError, Write,
 };
 use fencepost_policy::{Layout, Revision};
 use tokio::sync::Semaphore;
@@ -30,10 +29,6 @@ impl LockStore for Busy {
         let _turn = self.answering.acquire().await.unwrap();
         pass(Duration::from_millis(1)).await;
         self.store.read_at(key, at).await
-    }
-
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        self.store.range_at(read, at).await
     }
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<MemoryWatch, StoreError> {

@@ -66,10 +66,6 @@ impl LockStore for Slow {
         self.store.read_at(key, at).await
     }
 
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        self.store.range_at(read, at).await
-    }
-
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
         self.store.watch(ranges).await
     }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyRange, KeyValue, LoadError, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Unconfirmed,
+    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
 };
 use fencepost_policy::{Layout, Revision};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with, template, track};
+use crate::world::{SECOND, ask, glance, load, options, pass, play_with, template, track};
 
 /// Each answer of this store takes a while.
 const LATENCY: Duration = Duration::from_millis(10);
@@ -54,10 +53,6 @@ impl LockStore for Unwatched {
         self.store.read_at(key, at).await
     }
 
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        self.store.range_at(read, at).await
-    }
-
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
         self.may_begin.acquire().await.unwrap().forget();
         self.store.watch(ranges).await
@@ -66,30 +61,6 @@ impl LockStore for Unwatched {
     async fn members(&self) -> Vec<Member> {
         self.store.members().await
     }
-}
-
-/// Nothing was ever watched, and that counted as if all had been watched all the time.
-#[tokio::test(start_paused = true)]
-async fn a_write_of_a_restored_store_renews_no_tenure_of_a_lock_that_was_never_watched() {
-    play_with(Unwatched::new(true), options(), async |Unwatched { store, .. }, source| {
-        let locks = template(source, "t/", Layout::Key);
-        let kept = store.put("t/1", "a");
-        let lost = store.put("t/1", "a");
-        let lock = load(&locks, "t/1").await;
-        pass(SECOND * 2).await;
-        assert_eq!(ask(&lock, "a", lost).await, "admit");
-        store.pause();
-        store.rewind_to(kept);
-        store.put("t/1", "b");
-        let present = store.put("t/1", "a");
-        (0..3).for_each(|_| _ = store.put("elsewhere", "x"));
-        store.resume();
-        pass(MAX_AGE * 2).await;
-        assert_eq!(source.status(Instant::now()).distrusted_through, None, "it was not seen to go back");
-        assert_eq!(ask(&lock, "a", present).await, "admit");
-        assert_ne!(ask(&lock, "a", lost).await, "admit");
-    })
-    .await;
 }
 
 /// Its history was looked at for each of its writes, and what that had shown was dropped if the lock was renewed meanwhile: a holder that renewed
@@ -164,98 +135,6 @@ async fn what_was_read_before_the_first_watch_refuses_until_it_is_read_again() {
             pass(SECOND / 1000).await;
         }
         assert!(source.status(Instant::now()).reads.confirms > 1, "it has been read again");
-    })
-    .await;
-}
-
-/// No window of its own tells that the history is another. What was known refused the holder for good, without asking.
-#[tokio::test(start_paused = true)]
-async fn a_lock_below_a_prefix_that_may_not_be_read_is_asked_for_once_the_store_may_have_been_restored() {
-    play_with(Unwatched::new(true), options(), async |Unwatched { store, .. }, source| {
-        let _watched = track(source, "named", Layout::Key);
-        let locks = template(source, "t/", Layout::Key);
-        let kept = store.put("elsewhere", "x");
-        store.put("t/1", "b");
-        let lock = load(&locks, "t/1").await;
-        (0..3).for_each(|_| _ = store.put("elsewhere", "y"));
-        pass(SECOND * 2).await;
-        store.pause();
-        store.rewind_to(kept);
-        let present = store.put("t/1", "c");
-        (0..20).for_each(|_| _ = store.put("elsewhere", "z"));
-        store.resume();
-        pass(MAX_AGE * 2).await;
-        assert_eq!(source.status(Instant::now()).distrusted_through, None, "it was not seen to go back");
-        assert_eq!(ask(&lock, "c", present).await, "admit");
-    })
-    .await;
-}
-
-/// It was taken for one that had gone on: nobody looked whether the store was still the same, and the holder of before was admitted for good.
-#[tokio::test(start_paused = true)]
-async fn a_store_that_is_restored_while_another_watch_is_begun_is_looked_at_anew() {
-    play_with(Unwatched::new(false), options(), async |unwatched, source| {
-        let store = &unwatched.store;
-        let locks = template(source, "t/", Layout::Key);
-        let kept = store.put("t/1", "a");
-        let lock = load(&locks, "t/1").await;
-        pass(SECOND * 2).await;
-        let lost = store.put("t/1", "b");
-        pass(SECOND * 2).await;
-        assert_eq!(glance(&lock, "b", lost), "admit");
-
-        unwatched.begin_no_more();
-        let another = track(source, "another", Layout::Key);
-        pass(LATENCY * 3).await;
-        assert!(another.is_known(), "it is to be watched");
-        store.rewind_to(kept);
-        (0..20).for_each(|_| _ = store.put("elsewhere", "y"));
-        unwatched.may_begin.add_permits(WATCHES);
-        pass(MAX_AGE * 2).await;
-        assert_ne!(ask(&lock, "b", lost).await, "admit");
-        assert_eq!(source.status(Instant::now()).distrusted_through, None, "it was not seen to go back");
-    })
-    .await;
-}
-
-/// The store is restored after the lock was read, and before its history is looked at. Of the writes of both, one tenure could be made that neither
-/// has: the numbers of those fit together.
-#[tokio::test(start_paused = true)]
-async fn no_walk_leads_from_one_history_into_another_while_nothing_is_watched() {
-    play_with(Unwatched::new(true), options(), async |Unwatched { store, .. }, source| {
-        let locks = template(source, "t/", Layout::Key);
-        let ended = store.put("t/1", "a");
-        store.put("t/1", "c");
-        store.put("t/1", "a");
-        let restores = async {
-            pass(LATENCY * 3 / 2).await;
-            store.rewind_to(ended);
-            store.put("t/1", "a");
-            store.put("t/1", "c");
-            (0..3).for_each(|_| _ = store.put("elsewhere", "x"));
-        };
-        let (lock, ()) = tokio::join!(load(&locks, "t/1"), restores);
-        assert_ne!(glance(&lock, "a", ended), "admit");
-    })
-    .await;
-}
-
-/// It was told to have gone back, which nobody could accept.
-#[tokio::test(start_paused = true)]
-async fn a_store_that_changes_faster_than_a_lock_can_be_looked_into_is_not_said_to_have_gone_back() {
-    play_with(Unwatched::new(true), options(), async |Unwatched { store, .. }, source| {
-        let locks = template(source, "t/", Layout::Key);
-        store.put("t/1", "a");
-        store.put("t/1", "a");
-        let compacts = async {
-            loop {
-                pass(LATENCY / 10).await;
-                store.compact(store.put("elsewhere", "x"));
-            }
-        };
-        let deadline = Instant::now() + SECOND * 5;
-        let loaded = tokio::select! { loaded = locks.load("t/1", deadline) => loaded, () = compacts => unreachable!() };
-        assert!(matches!(loaded, Err(LoadError::Unread(Unconfirmed::Overtaken))), "{loaded:?}");
     })
     .await;
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use fencepost_locks::{
-    KeyValue, LockSource, LockStore, Member, MemoryStore, MemoryWatch, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Wanted, Watch, WatchNews,
+    KeyValue, LockSource, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    Wanted, Watch, WatchNews,
 };
 use fencepost_policy::{Layout, Revision};
 use tokio::sync::Semaphore;
@@ -66,10 +67,6 @@ impl LockStore for WithoutPast {
         std::future::pending().await
     }
 
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        self.store.range_at(read, at).await
-    }
-
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Lossy, StoreError> {
         Ok(Lossy { watch: self.store.watch(ranges).await?, loses_news: Arc::clone(&self.loses_news) })
     }
@@ -91,6 +88,8 @@ async fn a_tenure_that_a_read_shows_to_have_ended_lets_nobody_in_while_the_write
             let locks = template(source, "/l/", Layout::Key);
             let lock = if templated { load(&locks, "/l/a").await } else { tracked(source, "/l/a").await };
             pass(SECOND * 3).await;
+            lock.want_news(Duration::ZERO); // It is read by itself while it is watched.
+            pass(SECOND / 100).await;
             assert_eq!(enter_now(&lock, "a", at), "admitted");
             slow.store.hold_watches();
             slow.store.put("/l/a", "b");
@@ -110,6 +109,8 @@ async fn a_tenure_that_a_read_of_all_locks_of_a_template_shows_to_have_ended_let
         let locks = template(source, "/l/", Layout::Key);
         let lock = load(&locks, "/l/a").await;
         pass(SECOND * 3).await;
+        lock.want_news(Duration::ZERO); // It is read by itself while it is watched.
+        pass(SECOND / 100).await;
         slow.hide_locks();
         slow.store.hold_watches();
         slow.store.put("/l/a", "b");

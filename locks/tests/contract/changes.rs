@@ -93,16 +93,3 @@ pub(crate) async fn changes_that_are_not_found_in_time_end_no_watch(world: &impl
     let told = collect(&mut watch, 1).await;
     assert_eq!(told[0].1.revision(), revision);
 }
-
-pub(crate) async fn a_range_is_read_as_it_was(world: &impl World) {
-    let known = three_locks(world).await;
-    let then = world.put("lock/2", "shard-2").await;
-    world.delete("lock/1").await;
-    world.put("lock/9", "shard-9").await;
-    let read = RangeRead { range: prefix("lock/"), wanted: Wanted::ChangedAfter(known) };
-    let was = world.store().range_at(&read, then).await.unwrap();
-    let keys: Vec<_> = was.keys.iter().map(|stored| String::from_utf8_lossy(&stored.key).into_owned()).collect();
-    assert_eq!((keys, was.count), (vec!["lock/2".to_owned()], 3));
-    let was = world.store().range_at(&read, known).await.unwrap();
-    assert_eq!((was.keys.len(), was.count), (0, 3));
-}

@@ -137,7 +137,6 @@ every_store! {
         changes_among_thousands_of_keys_are_found,
         many_changes_are_all_returned,
         changes_that_are_not_found_in_time_end_no_watch,
-        a_range_is_read_as_it_was,
     }
     watches: {
         a_watch_from_the_past_begins_with_what_happened_since,

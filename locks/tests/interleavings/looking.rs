@@ -15,12 +15,11 @@ use crate::world::{any_news, common, every_interleaving, revision, taken, token,
 fn a_clock_never_dates_a_snapshot_that_it_does_not_cover() {
     every_interleaving(|| {
         let (common, _commands) = common(Trust::new(None));
-        common.trust.watch_began();
         let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
         let lock = track_watched(&common, Some(Arc::clone(&scope)));
         let window = RangeAnswer { keys: vec![taken("a", 10)], count: 1 };
         let read = scope.merge(&common.registry, &common.trust.sending(), revision(10), window);
-        assert!(scope.begin(&common.registry, &common.trust, &read));
+        scope.begin(&read);
         lock.read(&common.trust.sending(), revision(10), &[taken("a", 10)]);
 
         let looking = {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    Watch, WatchNews, Write,
+    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer, StoreError, Watch,
+    WatchNews, Write,
 };
 use fencepost_policy::Revision;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -145,14 +145,6 @@ impl LockStore for SimulatedStore {
         let mut chance = self.world.next_call((key, at));
         let deadline = self.there(&mut chance).await?;
         let answer = self.world.store.read_at(key, at).await?;
-        self.back(&mut chance, deadline).await?;
-        Ok(answer)
-    }
-
-    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
-        let mut chance = self.world.next_call(("range", read.range.first_key(), at));
-        let deadline = self.there(&mut chance).await?;
-        let answer = self.world.store.range_at(read, at).await?;
         self.back(&mut chance, deadline).await?;
         Ok(answer)
     }

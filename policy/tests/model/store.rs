@@ -109,7 +109,7 @@ impl History {
                 }
             }
             Message::Read(at) => {
-                let mut reading = KeyTrack::read(known, true, at, self.key_at(at));
+                let mut reading = KeyTrack::read(known, at, self.key_at(at));
                 loop {
                     reading = match reading {
                         Reading::Known(track) => break track,
@@ -120,7 +120,7 @@ impl History {
                     };
                 }
             }
-            Message::ReadAfterCompaction(at) => match KeyTrack::read(known, true, at, self.key_at(at)) {
+            Message::ReadAfterCompaction(at) => match KeyTrack::read(known, at, self.key_at(at)) {
                 Reading::Known(track) => track,
                 Reading::Walk(walk) => walk.ends_here(),
             },

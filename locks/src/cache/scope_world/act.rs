@@ -17,15 +17,8 @@ pub(in crate::cache) enum Act {
     Deliver,
     /// The watch ends.
     Fail,
-    /// It goes on from where the scope says.
+    /// It goes on, or another takes its place, from where the scope says.
     Resume,
-    /// Another watch takes its place, from where the scope says.
-    Rewatch,
-    /// It is found out whether the store has the history still.
-    LookAtHistory,
-    /// The watch ends, and the store is restored without so many of its last revisions. One key is taken over and back, and the store grows
-    /// beyond all that was seen.
-    Restore(usize, usize),
     SendWindow,
     /// The store answers the windowed read.
     AnswerWindow,
@@ -57,9 +50,7 @@ pub(in crate::cache) fn any_act() -> impl Strategy<Value = Act> {
         1 => Just(Act::Elsewhere),
         6 => Just(Act::Deliver),
         1 => Just(Act::Fail),
-        2 => Just(Act::Resume),
-        1 => Just(Act::Rewatch),
-        2 => Just(Act::LookAtHistory),
+        3 => Just(Act::Resume),
         3 => Just(Act::SendWindow),
         3 => Just(Act::AnswerWindow),
         3 => Just(Act::MergeWindow),

@@ -24,6 +24,7 @@ mod reading;
 mod record;
 mod registry;
 mod scope;
+mod shared;
 mod slots;
 mod source;
 mod templated;
@@ -31,8 +32,10 @@ mod tenures;
 mod tracked;
 mod trust;
 mod unknown;
+mod waiting;
 mod watching;
 mod window;
+mod work;
 
 #[cfg(test)]
 #[path = "cache/cache_view_tests.rs"]
@@ -65,8 +68,9 @@ pub use identity::StoreIdentity;
 pub use queue::{Aside, Queue, Queued};
 pub use record::{LockSpec, RecordFormat, TemplateSpec};
 pub use registry::FormatConflict;
+pub use shared::SourceOptions;
 pub use slots::Unconfirmed;
-pub use source::{LockSource, ReadCounts, SourceOptions, SourceStatus, SpawnError, Stopped, WeakLockSource};
+pub use source::{LockSource, ReadCounts, SourceStatus, SpawnError, Stopped, WeakLockSource};
 pub use templated::{LoadError, TemplatedLocks};
 pub use tenures::TenureChange;
 pub use tracked::TrackedLock;

@@ -22,7 +22,7 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) struct Common {
     pub(crate) name: Arc<str>,
     pub(crate) trust: Arc<Trust>,
-    pub(crate) registry: Registry,
+    pub(crate) registry: Registry<TrackedLock>,
     pub(crate) unknown: Unknown,
     pub(crate) counts: Counts,
     /// For the reads that date scopes.

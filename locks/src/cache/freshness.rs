@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::common::Common;
-use super::driver::{Believed, ReadFailure, Work};
 use super::scope::{Scope, Unverified};
-use super::source::ToRead;
+use super::shared::ToRead;
 use super::trust::WatchState;
 use super::window::Probed;
+use super::work::{Believed, ReadFailure, Work};
 use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 
 /// For how many reads in a row a window may stay unverified, or be too much to read, before another one is begun.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::driver::Work;
+use super::work::Work;
 use crate::store::{LockStore, Member};
 
 /// How long it is from one question to the next while a member is not well.

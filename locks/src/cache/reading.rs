@@ -11,10 +11,10 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout};
 
 use super::common::{Command, count};
-use super::driver::{Believed, ReadFailure, Work};
 use super::slots::Unconfirmed;
 use super::tracked::TrackedLock;
 use super::unknown::TOGETHER_MAX;
+use super::work::{Believed, ReadFailure, Work};
 use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 
 /// How often a lock is read in a row when each read is overtaken by events, or is not believed.
@@ -32,9 +32,6 @@ const WALK_STEPS_ALONE: u64 = 8;
 /// time. (Many steps in one request would be faster. etcd takes them in a transaction only, and what that does at revisions that are being
 /// compacted is not to be relied on: etcd-io/etcd#18667.)
 const WALK_STEPS_BESIDE: u64 = 256;
-
-/// How many of those there are at a time.
-pub(crate) const WALKS_AT_A_TIME: usize = 2;
 
 /// How long one waits for its turn at most, and then does without: meanwhile its lock is nobody's.
 const WALK_TURN_MAX: Duration = Duration::from_secs(60);

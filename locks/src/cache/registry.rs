@@ -8,7 +8,6 @@ use fencepost_policy::LockKey;
 use hashbrown::HashTable;
 
 use super::record::LockSpec;
-use super::tracked::TrackedLock;
 use crate::sync::{RandomState, RwLock};
 
 /// The lock is tracked already, but its record is read in another way.
@@ -22,7 +21,13 @@ pub struct FormatConflict {
 /// In how many parts the registry is, so that few who look at it meet, and one grows while others are looked at.
 const PARTS: usize = 16;
 
-/// Finds the one [`TrackedLock`] of a key for as long as anybody holds it. Every request for a templated lock looks here.
+/// A lock as the registry has it: by its key, and read in one way.
+pub(crate) trait Registered {
+    /// Its key, and how its record is read.
+    fn spec(&self) -> &LockSpec;
+}
+
+/// Finds the one lock of a key for as long as anybody holds it. Every request for a templated lock looks here.
 ///
 /// Caches may forget a lock, this may not: two gates for one key would each know only half of what is at the worker. So a lock
 /// that fell out of a cache while a request or a connection holds it is found here again.
@@ -31,37 +36,49 @@ const PARTS: usize = 16;
 /// the worker, or its request would hold the lock; and whoever asks for it next gets an empty one, which admits nobody until a quorum
 /// read has shown the present tenure. That read was sent later than all that the old floor was made of, and one that
 /// turns out to be behind what this source, or one before it, has ever seen is not believed ([`super::trust`], which is not forgotten).
-#[derive(Debug, Default)]
-pub(crate) struct Registry {
+#[derive(Debug)]
+pub(crate) struct Registry<L> {
     hashing: RandomState,
-    parts: [Part; PARTS],
+    parts: [Part<L>; PARTS],
+}
+
+impl<L> Default for Registry<L> {
+    fn default() -> Registry<L> {
+        Registry { hashing: RandomState::default(), parts: Default::default() }
+    }
 }
 
 /// Whatever is upgraded here must leave the guard's scope before it is dropped: the last holder's drop calls
 /// [`Registry::forget`]. Locks are let go in panics too.
-#[derive(Debug, Default)]
-struct Part(RwLock<HashTable<Entry>>);
+#[derive(Debug)]
+struct Part<L>(RwLock<HashTable<Entry<L>>>);
+
+impl<L> Default for Part<L> {
+    fn default() -> Part<L> {
+        Part(RwLock::default())
+    }
+}
 
 /// Of those for one key, at most one has a lock that somebody holds. Without its key, which the lock has beside what every request looks
 /// at: among 100,000, the less room the entries take the less often one has to be fetched from memory.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Entry<L> {
     /// The whole hash of the key.
     pub(crate) hash: u64,
-    pub(crate) lock: Weak<TrackedLock>,
+    pub(crate) lock: Weak<L>,
 }
 
-impl Registry {
+impl<L: Registered> Registry<L> {
     fn hash(&self, key: &str) -> u64 {
         self.hashing.hash_one(key)
     }
 
     /// The part that has the keys of that hash, by bits of it that tell nothing apart within a part.
-    fn part(&self, hash: u64) -> &Part {
+    fn part(&self, hash: u64) -> &Part<L> {
         &self.parts[(hash >> 32) as usize % PARTS]
     }
 
-    pub(crate) fn find(&self, key: &str) -> Option<Arc<TrackedLock>> {
+    pub(crate) fn find(&self, key: &str) -> Option<Arc<L>> {
         let hash = self.hash(key);
         let mut of_hash = OfHash::default();
         self.part(hash).read().find(hash, |entry| of_hash.is(entry, hash, key));
@@ -72,8 +89,8 @@ impl Registry {
     pub(crate) fn find_or_make(
         &self,
         spec: LockSpec,
-        make: impl FnOnce(LockSpec) -> TrackedLock,
-    ) -> Result<Arc<TrackedLock>, FormatConflict> {
+        make: impl FnOnce(LockSpec) -> L,
+    ) -> Result<Arc<L>, FormatConflict> {
         let hash = self.hash(spec.key.as_str());
         let mut of_hash = OfHash::default();
         let found = {
@@ -89,16 +106,16 @@ impl Registry {
     }
 
     /// Called by a lock that nobody holds any more; there may be a new one of its key by now.
-    pub(crate) fn forget(&self, gone: &TrackedLock) {
-        let hash = self.hash(gone.key().as_str());
+    pub(crate) fn forget(&self, gone: &L) {
+        let hash = self.hash(gone.spec().key.as_str());
         let mut locks = self.part(hash).write();
         if let Ok(entry) = locks.find_entry(hash, |entry| std::ptr::eq(entry.lock.as_ptr(), gone)) {
             entry.remove();
         }
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<TrackedLock>> {
-        let of_part = |part: &Part| part.read().iter().filter_map(|entry| entry.lock.upgrade()).collect::<Vec<_>>();
+    pub(crate) fn all(&self) -> Vec<Arc<L>> {
+        let of_part = |part: &Part<L>| part.read().iter().filter_map(|entry| entry.lock.upgrade()).collect::<Vec<_>>();
         self.parts.iter().flat_map(of_part).collect()
     }
 
@@ -108,18 +125,23 @@ impl Registry {
 }
 
 /// The lock that is looked for, and those whose keys have its hash but are others, to be let go where no guard is held any more.
-#[derive(Default)]
-pub(crate) struct OfHash {
-    pub(crate) found: Option<Arc<TrackedLock>>,
-    others: Vec<Arc<TrackedLock>>,
+pub(crate) struct OfHash<L> {
+    pub(crate) found: Option<Arc<L>>,
+    others: Vec<Arc<L>>,
 }
 
-impl OfHash {
+impl<L> Default for OfHash<L> {
+    fn default() -> OfHash<L> {
+        OfHash { found: None, others: Vec::new() }
+    }
+}
+
+impl<L: Registered> OfHash<L> {
     /// Takes note of an entry's lock if it is held. Says whether it is the one.
-    pub(crate) fn is(&mut self, entry: &Entry, hash: u64, key: &str) -> bool {
+    pub(crate) fn is(&mut self, entry: &Entry<L>, hash: u64, key: &str) -> bool {
         let held = if entry.hash == hash { entry.lock.upgrade() } else { None };
         match held {
-            Some(lock) if lock.key().as_str() == key => self.found = Some(lock),
+            Some(lock) if lock.spec().key.as_str() == key => self.found = Some(lock),
             Some(other) => self.others.push(other),
             None => {}
         }
@@ -127,12 +149,12 @@ impl OfHash {
     }
 }
 
-impl Part {
-    fn read(&self) -> impl Deref<Target = HashTable<Entry>> {
+impl<L> Part<L> {
+    fn read(&self) -> impl Deref<Target = HashTable<Entry<L>>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> impl DerefMut<Target = HashTable<Entry>> {
+    fn write(&self) -> impl DerefMut<Target = HashTable<Entry<L>>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

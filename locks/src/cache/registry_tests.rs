@@ -24,7 +24,7 @@ fn a_lock_whose_key_has_the_same_hash_is_another() {
     let lock = Arc::new(TrackedLock::new(spec("/b"), None, common()));
     let entry = Entry { hash: 7, lock: Arc::downgrade(&lock) };
     for (hash, key, is_it) in [(7, "/b", true), (7, "/a", false), (8, "/b", false)] {
-        let mut of_hash = OfHash::default();
+        let mut of_hash = OfHash::<TrackedLock>::default();
         assert_eq!(of_hash.is(&entry, hash, key), is_it, "{hash} {key}");
         assert_eq!(of_hash.found.is_some(), is_it, "{hash} {key}");
     }

@@ -123,7 +123,7 @@ impl Scope {
     /// Whether the watch has named all that happened up to the revision that a probe has shown; if so, the clock moves to it.
     ///
     /// The answer is trusted, and of the present era.
-    pub(crate) fn verify_probe(&self, locks: &Registry, sent: &Sent, revision: Revision) -> Probed {
+    pub(crate) fn verify_probe(&self, locks: &Registry<TrackedLock>, sent: &Sent, revision: Revision) -> Probed {
         let probed = self.window().verify_probe(revision);
         if probed == Probed::Whole {
             let is_later = |lock: Arc<TrackedLock>| lock.as_of() > Some(revision);
@@ -155,7 +155,7 @@ impl Scope {
     }
 
     /// Nothing watches it: what is known of its locks admits nobody unless it is confirmed.
-    pub(crate) fn unwatch(self: &Arc<Self>, locks: &Registry) {
+    pub(crate) fn unwatch(self: &Arc<Self>, locks: &Registry<TrackedLock>) {
         if self.watched_since.swap(0, Ordering::Relaxed) == 0 {
             return;
         }
@@ -189,7 +189,7 @@ impl Scope {
     /// The answer is that of the range, at `revision`; it is trusted, and of the present era.
     pub(crate) fn merge(
         self: &Arc<Self>,
-        locks: &Registry,
+        locks: &Registry<TrackedLock>,
         sent: &Sent,
         revision: Revision,
         answer: RangeAnswer,
@@ -205,7 +205,7 @@ impl Scope {
     }
 
     /// Whether all that the watch has named verifies that read; if so, the clock moves to it.
-    pub(crate) fn verify(&self, locks: &Registry, read: &Unverified) -> bool {
+    pub(crate) fn verify(&self, locks: &Registry<TrackedLock>, read: &Unverified) -> bool {
         let Some(since) = self.window().verify(&read.shown) else {
             return false;
         };
@@ -222,7 +222,7 @@ impl Scope {
     }
 
     /// Unsettles the locks that are known by a key that was created after `since` and is gone at the read.
-    fn find_what_came_and_went(&self, locks: &Registry, since: Revision, read: &Unverified) {
+    fn find_what_came_and_went(&self, locks: &Registry<TrackedLock>, since: Revision, read: &Unverified) {
         let learnt = self.learnt().take();
         for key in learnt {
             let Some(lock) = locks.find(key.as_str()) else {
@@ -243,7 +243,7 @@ impl Scope {
     }
 
     /// Notes that something was learnt of a lock by itself.
-    pub(crate) fn note(&self, locks: &Registry, key: &LockKey) {
+    pub(crate) fn note(&self, locks: &Registry<TrackedLock>, key: &LockKey) {
         self.learnt().note(key, |key| locks.find(key.as_str()).is_some());
     }
 
@@ -270,7 +270,7 @@ impl Scope {
     }
 
     /// Applies what the watch has delivered, in order; all events of one revision are in here together.
-    pub(crate) fn events(self: &Arc<Self>, locks: &Registry, era: Era, events: &[Event]) {
+    pub(crate) fn events(self: &Arc<Self>, locks: &Registry<TrackedLock>, era: Era, events: &[Event]) {
         self.window().deliver(events);
         match self.format.layout {
             Layout::Key => events.chunks(1).for_each(|event| self.apply(locks, era, event)),
@@ -283,7 +283,7 @@ impl Scope {
     }
 
     /// Applies the events of one revision to the locks they touch.
-    fn apply(self: &Arc<Self>, locks: &Registry, era: Era, events: &[Event]) {
+    fn apply(self: &Arc<Self>, locks: &Registry<TrackedLock>, era: Era, events: &[Event]) {
         for (lock, own) in self.touched(locks, events) {
             if lock.events(era, &own, Coverage::Scope) == Applied::Gap {
                 lock.want_read();
@@ -292,7 +292,11 @@ impl Scope {
     }
 
     /// The locks that events touch, each with its own.
-    fn touched(self: &Arc<Self>, locks: &Registry, events: &[Event]) -> Vec<(Arc<TrackedLock>, Vec<Event>)> {
+    fn touched(
+        self: &Arc<Self>,
+        locks: &Registry<TrackedLock>,
+        events: &[Event],
+    ) -> Vec<(Arc<TrackedLock>, Vec<Event>)> {
         // A lock that comes to be tracked meanwhile may miss some of its own: its first read is not sent yet, and shows them.
         let touched = events.iter().flat_map(|event| {
             let touched = self.locks_of(locks, event.key()).into_iter();
@@ -302,7 +306,7 @@ impl Scope {
     }
 
     /// The locks of this scope that a key is part of: itself, or those whose queue it may stand in.
-    fn locks_of(self: &Arc<Self>, locks: &Registry, key: &[u8]) -> Vec<Arc<TrackedLock>> {
+    fn locks_of(self: &Arc<Self>, locks: &Registry<TrackedLock>, key: &[u8]) -> Vec<Arc<TrackedLock>> {
         let find = |name: &[u8]| {
             let lock = locks.find(std::str::from_utf8(name).ok()?)?;
             lock.is_in(self).then_some(lock)

@@ -2,71 +2,27 @@
 
 mod status;
 
-use std::collections::BTreeMap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use std::{fmt, io};
 
-use fencepost_policy::{LockKey, Revision};
-use tokio::sync::{mpsc, oneshot};
+use fencepost_policy::LockKey;
+use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 pub use self::status::{ReadCounts, SourceStatus};
-use super::common::{Command, Common, GateMemory};
+use super::common::{Command, Common};
 use super::driver::Driver;
-use super::identity::StoreIdentity;
-use super::kept::KeptLocks;
 use super::record::{LockSpec, TemplateSpec};
 use super::registry::FormatConflict;
 use super::scope::Scope;
+use super::shared::{Shared, SourceOptions, lock_list};
 use super::templated::TemplatedLocks;
 use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
-use super::trust::{StorePast, Trust};
-use crate::store::{LockStore, Member};
-
-/// How a source works.
-#[derive(Debug, Clone)]
-pub struct SourceOptions {
-    /// How often everything is read: a fifth of the smallest `max_age` of the routes. At least 1 ms.
-    pub period: Duration,
-    /// How many templated locks that have a record are kept, beside those that somebody holds.
-    pub tracked_locks_max: u64,
-    /// The highest revision an earlier process has seen of the store, if that is known.
-    pub highest_seen: Option<Revision>,
-    /// What that store had told of itself. If another answers, nothing up to that revision is believed.
-    pub store_seen: StoreIdentity,
-    /// The revision up to which nothing is believed, if an earlier process found that the store went back and nobody has accepted that.
-    pub distrusted_through: Option<Revision>,
-    /// What an earlier source of this process has learnt of the store. It holds in place of what an earlier process has seen.
-    pub past: Option<StorePast>,
-    /// What is remembered of the gates of an earlier process. If given, each tenure asks to be recorded before it enters.
-    pub memory: Option<Arc<dyn GateMemory>>,
-    /// What to warn of by how a member is, once for as long as it is the same.
-    pub caution: Option<fn(&Member) -> Option<String>>,
-    /// Where the jitter of waits comes from.
-    pub jitter_seed: u64,
-}
-
-impl Default for SourceOptions {
-    fn default() -> SourceOptions {
-        SourceOptions {
-            period: Duration::from_secs(1),
-            tracked_locks_max: 100_000,
-            highest_seen: None,
-            store_seen: StoreIdentity::default(),
-            distrusted_through: None,
-            past: None,
-            memory: None,
-            caution: None,
-            jitter_seed: RandomState::new().hash_one(()),
-        }
-    }
-}
+use super::trust::StorePast;
+use crate::store::LockStore;
 
 /// A source of locks: a cheap handle, for any thread. The source stops when [`LockSource::stop`] is called, or when all
 /// handles are dropped; what is known then only ages.
@@ -93,38 +49,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.common.send(Command::Stop);
     }
-}
-
-/// The locks that are not found by a template, apart by how they are read. One that may not be read would keep the others from being.
-pub(crate) struct ToRead {
-    /// Those that are read all at once.
-    pub(crate) together: Vec<Arc<TrackedLock>>,
-    /// Those that may not be read, as far as is known: each is asked for by itself, since it may come to be permitted. What nothing but a
-    /// request names any more is left out of these.
-    pub(crate) alone: Vec<Arc<TrackedLock>>,
-}
-
-/// What handles and driver share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) common: Arc<Common>,
-    pub(crate) options: SourceOptions,
-    pub(crate) kept: KeptLocks,
-    static_locks: Mutex<StaticLocks>,
-    /// By their prefixes. Whoever reads or guards by one holds it.
-    scopes: Mutex<BTreeMap<String, Vec<Weak<Scope>>>>,
-    /// See [`LockSource::has_started`]. Later, a lost watch does not undo it.
-    has_started: AtomicBool,
-    members: Mutex<Vec<Member>>,
-}
-
-/// The locks that are tracked by name.
-#[derive(Debug, Default)]
-struct StaticLocks {
-    /// Held here, whoever else holds them.
-    named: BTreeMap<LockKey, Arc<TrackedLock>>,
-    /// Those that are read whole each period: the named ones, and what was named and is still held by a request.
-    read: BTreeMap<LockKey, Weak<TrackedLock>>,
 }
 
 /// A source's thread could not be started.
@@ -318,93 +242,4 @@ impl fmt::Debug for LockSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LockSource").field(&self.name()).finish()
     }
-}
-
-impl Shared {
-    fn new(name: &str, options: SourceOptions) -> (Arc<Shared>, mpsc::UnboundedReceiver<Command>) {
-        let (sender, commands) = mpsc::unbounded_channel();
-        let trust = match &options.past {
-            Some(past) => Trust::after(past),
-            None => Trust::new(options.highest_seen)
-                .in_store(options.store_seen.clone())
-                .distrusting(options.distrusted_through),
-        };
-        let common = Common::new(name, trust, options.period, options.memory.clone(), sender);
-        let shared = Shared {
-            common: Arc::new(common),
-            kept: KeptLocks::new(options.tracked_locks_max),
-            options,
-            static_locks: Mutex::default(),
-            scopes: Mutex::default(),
-            has_started: AtomicBool::new(false),
-            members: Mutex::default(),
-        };
-        (Arc::new(shared), commands)
-    }
-
-    /// See [`LockSource::has_started`].
-    pub(crate) fn has_started(&self) -> bool {
-        if self.has_started.load(Ordering::Relaxed) {
-            return true;
-        }
-        let (locks, scopes) = (self.static_locks().together, self.scopes());
-        if locks.is_empty() && scopes.is_empty() {
-            return true; // Until there is something to track.
-        }
-        let health = self.common.health();
-        let scope_has = |scope: &Arc<Scope>| scope.was_watched() || health.denies_scope(scope.range());
-        let has_answered = scopes.is_empty() || health.answered.is_some();
-        let has_started = has_answered && scopes.iter().all(scope_has) && locks.iter().all(|lock| lock.was_watched());
-        self.has_started.fetch_or(has_started, Ordering::Relaxed);
-        has_started
-    }
-
-    fn named(&self) -> Vec<Arc<TrackedLock>> {
-        lock_list(&self.static_locks).named.values().cloned().collect()
-    }
-
-    /// About how many locks are read whole each period.
-    pub(crate) fn read_whole(&self) -> usize {
-        lock_list(&self.static_locks).read.len()
-    }
-
-    /// The locks that are read whole, be it that they may not be read.
-    pub(crate) fn read_locks(&self) -> Vec<Arc<TrackedLock>> {
-        let mut tracked = lock_list(&self.static_locks);
-        tracked.read.retain(|_, lock| lock.strong_count() > 0);
-        tracked.read.values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// The locks that are read whole, and how.
-    pub(crate) fn static_locks(&self) -> ToRead {
-        let locks = self.read_locks();
-        let denied = self.common.health().denied.clone();
-        if denied.is_empty() {
-            return ToRead { together: locks, alone: Vec::new() };
-        }
-        let (alone, together): (Vec<_>, Vec<_>) = locks.into_iter().partition(|lock| denied.contains(lock.range()));
-        let tracked = lock_list(&self.static_locks);
-        let is_named = |lock: &Arc<TrackedLock>| tracked.named.contains_key(lock.key());
-        ToRead { together, alone: alone.into_iter().filter(is_named).collect() }
-    }
-
-    /// Whether any lock has to be read from the store.
-    fn is_read_from(&self) -> bool {
-        let ToRead { together, alone } = self.static_locks();
-        !together.is_empty() || !alone.is_empty() || !self.scopes().is_empty()
-    }
-
-    pub(crate) fn scopes(&self) -> Vec<Arc<Scope>> {
-        let mut scopes = lock_list(&self.scopes);
-        scopes.retain(|_, of_prefix| of_prefix.iter().any(|scope| scope.strong_count() > 0));
-        scopes.values().flatten().filter_map(Weak::upgrade).collect()
-    }
-
-    pub(crate) fn members(&self) -> MutexGuard<'_, Vec<Member>> {
-        lock_list(&self.members)
-    }
-}
-
-fn lock_list<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().expect("nothing panics while it looks at a list")
 }

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::record::{LockSpec, TemplateSpec};
 use super::registry::FormatConflict;
 use super::scope::Scope;
+use super::shared::Shared;
 use super::slots::Unconfirmed;
-use super::source::Shared;
 use super::tracked::TrackedLock;
 
 /// Why a lock could not be loaded.

@@ -15,6 +15,7 @@ use super::common::{Command, Common};
 use super::knowledge::{Applied, Coverage, Knowledge};
 use super::queue::Queue;
 use super::record::{LockSpec, RecordFormat};
+use super::registry::Registered;
 use super::scope::Scope;
 use super::slots::{Slots, Ticket, Unconfirmed};
 use super::tenures::Told;
@@ -416,6 +417,12 @@ impl TrackedLock {
     /// What a panic left behind will do for whoever leaves; nobody enters by it.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registered for TrackedLock {
+    fn spec(&self) -> &LockSpec {
+        &self.spec
     }
 }
 

@@ -131,7 +131,7 @@ struct State {
 /// What a source has learnt of its store: how far it had come, and whether it went back. It keeps neither the source going nor
 /// anything else of it.
 ///
-/// The next source over the same store goes on with it ([`SourceOptions::past`](super::source::SourceOptions)). Its gates begin
+/// The next source over the same store goes on with it ([`SourceOptions::past`](super::shared::SourceOptions)). Its gates begin
 /// with nothing, and what admits there may be no older than what the gates before them had learnt.
 #[derive(Debug, Clone)]
 pub struct StorePast(Arc<Trust>);

@@ -1,16 +1,12 @@
 //! Locks of templates that have no record, as far as we know: keys are easily made up, and each has to be looked for.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::bucket::Bucket;
-use super::tracked::TrackedLock;
 
 /// How many requests may look for such locks: at once, and a second.
 const REQUESTS: (u32, u32) = (500, 100);
@@ -20,9 +16,6 @@ pub(crate) const TOGETHER_MAX: usize = 128;
 
 /// How many may wait: as many as are looked for in half a second. One more is refused.
 const WAITING_MAX: usize = 6_400;
-
-/// For how long each is looked for by a request of its own once one of several could not be read: the store would have to be asked which it was.
-const APART_PERIOD: Duration = Duration::from_secs(60);
 
 /// How often it is logged that some are refused.
 const TOLD_EACH: Duration = Duration::from_secs(60);
@@ -73,6 +66,16 @@ impl Unknown {
         );
     }
 
+    /// One more waits.
+    pub(crate) fn comes(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One waits no more.
+    pub(crate) fn goes(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Waits until a request may be sent.
     pub(crate) async fn pay(&self) {
         while !self.requests.take(Instant::now()) {
@@ -83,52 +86,5 @@ impl Unknown {
     /// A request was not sent, or has cost no more than those for locks in use.
     pub(crate) fn give_back(&self) {
         self.requests.give_back();
-    }
-}
-
-/// Those that wait to be looked for. The driver's own: it goes with it.
-#[derive(Default)]
-pub(crate) struct Waiting {
-    locks: RefCell<VecDeque<Arc<TrackedLock>>>,
-    came: Notify,
-    apart_until: Cell<Option<Instant>>,
-}
-
-impl Waiting {
-    pub(crate) fn push(&self, lock: Arc<TrackedLock>, unknown: &Unknown) {
-        self.locks.borrow_mut().push_back(lock);
-        unknown.waiting.fetch_add(1, Ordering::Relaxed);
-        self.came.notify_one();
-    }
-
-    /// Waits until there is one.
-    pub(crate) async fn any(&self) {
-        while self.locks.borrow().is_empty() {
-            self.came.notified().await;
-        }
-    }
-
-    /// The next, `most` of them at the most, whose reads begin with this.
-    pub(crate) fn begin(&self, most: usize, unknown: &Unknown) -> Vec<Arc<TrackedLock>> {
-        let most = if self.are_apart() { 1 } else { most };
-        let (mut locks, mut begun) = (self.locks.borrow_mut(), Vec::new());
-        while begun.len() < most
-            && let Some(lock) = locks.pop_front()
-        {
-            unknown.waiting.fetch_sub(1, Ordering::Relaxed);
-            if lock.slots().begin() {
-                begun.push(lock);
-            }
-        }
-        begun
-    }
-
-    /// One of several may not be read.
-    pub(crate) fn keep_apart(&self) {
-        self.apart_until.set(Some(Instant::now() + APART_PERIOD));
-    }
-
-    fn are_apart(&self) -> bool {
-        self.apart_until.get().is_some_and(|until| Instant::now() < until)
     }
 }

@@ -8,11 +8,11 @@ use fencepost_policy::Revision;
 use tokio::time::sleep;
 
 use super::common::{Health, count};
-use super::driver::{ReadFailure, Work};
 use super::knowledge::{Applied, Coverage};
 use super::scope::Scope;
 use super::tracked::TrackedLock;
 use super::trust::Era;
+use super::work::{ReadFailure, Work};
 use crate::store::{Event, KeyRange, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch, WatchNews};
 
 /// Who is watched. That keeps nobody from being forgotten.

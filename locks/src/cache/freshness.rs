@@ -134,7 +134,8 @@ async fn read_scope<S: LockStore>(
         return Ok(());
     };
     // Nobody watches what may not be read, and a probe does not tell when it may be again: what begins a window does.
-    let is_watched = matches!(work.common().trust.glance().watch, WatchState::Up { .. });
+    let is_up = matches!(work.common().trust.glance().watch, WatchState::Up { .. });
+    let is_watched = is_up && scope.watched_since().is_some();
     if !is_watched && work.common().health().denied.contains(scope.range()) {
         scope.forget();
         return Ok(());

@@ -18,8 +18,6 @@ enum Denied {
     Nothing,
     /// To read it as a whole, and none of its keys.
     Whole,
-    /// To read it as a whole as it was.
-    Past,
     All,
 }
 
@@ -39,7 +37,6 @@ impl Denying {
         let denied = *self.denied.lock().unwrap();
         let is_denied = |range: &KeyRange| match denied {
             Denied::Nothing => false,
-            Denied::Past => false,
             Denied::Whole => *range == KeyRange::Prefix((*b"a/").into()),
             Denied::All => range.first_key().starts_with(b"a/"),
         };
@@ -154,51 +151,30 @@ async fn a_template_whose_locks_may_not_be_read_any_more_keeps_no_other_from_bei
     .await;
 }
 
-/// Its keys could still be read, and so nothing asked for the prefix again.
+/// Its keys could still be read, and so nothing asked for the prefix again, be another lock watched or not.
 #[tokio::test(start_paused = true)]
 async fn a_prefix_that_may_be_read_again_is_watched_again() {
-    play(async |denying, source| {
-        let locks = template(source, "a/", Layout::Key);
-        let held = denying.store.put("a/1", "x");
-        let lock = load(&locks, "a/1").await;
-        pass(SECOND * 3).await;
-        denying.deny(Denied::Whole);
-        denying.store.end_watches(); // As when a member is restarted.
-        pass(SECOND * 5).await;
-        denying.deny(Denied::Nothing);
-        pass(SECOND * 60).await;
-        let status = source.status(Instant::now());
-        assert_eq!(ask(&lock, "x", held).await, "admit");
-        assert!(!status.is_stale, "it is kept fresh again");
-        denying.store.delete("a/1");
-        pass(SECOND / 100).await;
-        assert_eq!(glance(&lock, "x", held), "no-owner", "it is watched again");
-    })
-    .await;
-}
-
-/// It was asked for again and again, and nothing that the watch brought counted meanwhile.
-#[tokio::test(start_paused = true)]
-async fn a_prefix_whose_past_may_not_be_read_once_the_watch_goes_on_is_watched_anew() {
-    play(async |denying, source| {
-        let locks = template(source, "a/", Layout::Key);
-        let lock = load(&locks, "a/1").await;
-        pass(SECOND * 3).await;
-        let held = denying.store.put("a/1", "x");
-        pass(SECOND * 3).await;
-        denying.deny(Denied::Past);
-        denying.store.end_watches(); // As when a member is restarted.
-        pass(MAX_AGE * 2).await;
-        assert_eq!(ask(&lock, "x", held).await, "admit");
-        for _ in 0..10 {
-            pass(MAX_AGE / 2).await;
-            assert_eq!(glance(&lock, "x", held), "admit", "a clock covers it");
-        }
-        denying.store.delete("a/1");
-        pass(SECOND / 100).await;
-        assert_eq!(glance(&lock, "x", held), "no-owner", "and what the watch brings counts");
-    })
-    .await;
+    for is_beside_another in [false, true] {
+        play(async |denying, source| {
+            let _another = is_beside_another.then(|| track(source, "b/1", Layout::Key));
+            let locks = template(source, "a/", Layout::Key);
+            let held = denying.store.put("a/1", "x");
+            let lock = load(&locks, "a/1").await;
+            pass(SECOND * 3).await;
+            denying.deny(Denied::Whole);
+            denying.store.end_watches(); // As when a member is restarted.
+            pass(SECOND * 5).await;
+            denying.deny(Denied::Nothing);
+            pass(SECOND * 60).await;
+            let status = source.status(Instant::now());
+            assert_eq!(ask(&lock, "x", held).await, "admit");
+            assert!(!status.is_stale, "it is kept fresh again");
+            denying.store.delete("a/1");
+            pass(SECOND / 100).await;
+            assert_eq!(glance(&lock, "x", held), "no-owner", "it is watched again");
+        })
+        .await;
+    }
 }
 
 /// Once the watch has begun anew, as when a member is restarted.

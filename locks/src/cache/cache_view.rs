@@ -24,6 +24,8 @@ pub(crate) struct Published {
     /// Whether the store has a record of the lock, be it that of a free one.
     pub(crate) exists: bool,
     pub(crate) problem: Option<Problem>,
+    /// The newest watch of this lock that was up when a read was sent that is part of this.
+    pub(crate) dated_in: Option<WatchNumber>,
     pub(crate) era: Era,
 }
 
@@ -67,23 +69,19 @@ pub struct Timing {
 #[derive(Debug)]
 pub struct CacheView {
     glance: Glance,
-    /// The newest watch of this lock that was up when a read was sent that is part of what is published.
-    dated_in: Option<WatchNumber>,
     clock: Option<Guard<Option<Arc<ScopeClock>>>>,
     published: Guard<Arc<Published>>,
 }
 
 impl CacheView {
-    /// The four have to be loaded in the order of the arguments. What a clock says is true of whatever is published from
-    /// then on, what is published when distrust ends has forgotten what was distrusted, and a read is published before the watch that it was sent
-    /// under.
+    /// The three have to be loaded in the order of the arguments. What a clock says is true of whatever is published from
+    /// then on, and what is published when distrust ends has forgotten what was distrusted.
     pub(crate) fn new(
         glance: Glance,
-        dated_in: Option<WatchNumber>,
         clock: Option<Guard<Option<Arc<ScopeClock>>>>,
         published: Guard<Arc<Published>>,
     ) -> CacheView {
-        CacheView { glance, dated_in, clock, published }
+        CacheView { glance, clock, published }
     }
 
     /// Judges the token: [`fencepost_policy::judge`], and what admits has to be younger than `max_age` as well.
@@ -172,7 +170,7 @@ impl CacheView {
         match self.glance.watch {
             WatchState::Up { since } => {
                 let is_since = |dated_in: Option<WatchNumber>| dated_in >= Some(since);
-                is_since(self.dated_in) || self.covering_clock().is_some_and(|clock| is_since(clock.dated_in))
+                is_since(self.published.dated_in) || self.covering_clock().is_some_and(|clock| is_since(clock.dated_in))
             }
             WatchState::Down => false,
             WatchState::DownReadsFail => true,

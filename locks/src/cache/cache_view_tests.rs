@@ -25,6 +25,7 @@ fn published(dated: u32, start: Instant) -> Published {
         settled_since: Some(revision(10)),
         exists: true,
         problem: None,
+        dated_in: None,
         era: 1,
     }
 }
@@ -45,7 +46,7 @@ fn outlook_at(
     clock: Option<ScopeClock>,
 ) -> CacheView {
     let clock = ArcSwapOption::new(clock.map(Arc::new)).load();
-    CacheView::new(glance, dated_in, Some(clock), ArcSwap::new(Arc::new(published)).load())
+    CacheView::new(glance, Some(clock), ArcSwap::new(Arc::new(Published { dated_in, ..published })).load())
 }
 
 fn verdict(outlook: &CacheView, owner: &str, at: u64, arrived: Instant, now: Instant, linearizable: bool) -> String {

@@ -96,6 +96,7 @@ impl Knowledge {
             settled_since: self.settled_since(),
             exists: self.exists,
             problem: self.problem.clone(),
+            dated_in: self.dated_in,
             era: self.era,
         }
     }
@@ -114,11 +115,6 @@ impl Knowledge {
 
     pub(crate) fn is_watched(&self) -> bool {
         self.watched_since.is_some()
-    }
-
-    /// The newest watch of the lock that was up when a read was sent that is part of this.
-    pub(crate) fn dated_in(&self) -> Option<WatchNumber> {
-        self.dated_in
     }
 
     /// Nothing watches the lock.

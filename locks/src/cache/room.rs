@@ -17,5 +17,6 @@ fn a_tracked_lock_takes_room_for_what_is_known_of_it_and_little_for_what_is_rare
 /// The gate's lines have a test of their own, in its crate.
 #[test]
 fn what_a_request_looks_at_of_a_lock_beside_its_gate_takes_two_lines_of_memory() {
-    assert_eq!(COUNTS + TrackedLock::BEFORE_GATE, 2 * 64);
+    let before_gate = COUNTS + TrackedLock::BEFORE_GATE;
+    assert!(before_gate <= 2 * 64, "{before_gate} bytes");
 }

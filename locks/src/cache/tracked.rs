@@ -21,7 +21,7 @@ use super::slots::{Slots, Ticket, Unconfirmed};
 use super::tenures::Told;
 use super::trust::{Era, Sent, WatchNumber, WatchState};
 use crate::store::{Event, KeyRange, KeyValue};
-use crate::sync::{ArcSwap, AtomicU32, Guard, Mutex, MutexGuard, Notify, Ordering};
+use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard, Notify};
 
 /// A lock: what is known of it, and its gate. One per lock key and source.
 ///
@@ -36,8 +36,6 @@ pub struct TrackedLock {
     scope: Option<Arc<Scope>>,
     common: Arc<Common>,
     spec: LockSpec,
-    /// [`Knowledge::dated_in`], or 0. Published after what it speaks for, where there is room for it.
-    dated_in: AtomicU32,
     queue: Queue,
     gate_changes: Notify,
     inner: Mutex<Inner>,
@@ -94,7 +92,6 @@ impl TrackedLock {
             inner: Mutex::new(Inner { gate, ..Inner::default() }),
             gate_changes: Notify::new(),
             queue: Queue::default(),
-            dated_in: AtomicU32::new(0),
         }
     }
 
@@ -121,9 +118,8 @@ impl TrackedLock {
     /// One look at what is known of it. Allocates nothing and waits for nobody.
     pub fn view(&self) -> CacheView {
         let glance = self.common.trust.glance();
-        let dated_in = self.dated_in();
         let clock = self.scope.as_ref().map(|scope| scope.clock());
-        CacheView::new(glance, dated_in, clock, self.published())
+        CacheView::new(glance, clock, self.published())
     }
 
     /// Waits until something is known that was read after `arrived`, by asking the store if need be.
@@ -222,7 +218,7 @@ impl TrackedLock {
 
     /// Whether it has been read while a watch of it was up.
     pub(crate) fn was_watched(&self) -> bool {
-        self.dated_in().is_some()
+        self.published().dated_in.is_some()
     }
 
     /// Takes note whether a watch of that number watches this lock, which no scope does. Whether none did before.
@@ -361,7 +357,6 @@ impl TrackedLock {
         if let Some(scope) = &self.scope {
             inner.knowledge.set_watched_since(scope.watched_since());
         }
-        let dated_in = inner.knowledge.dated_in();
         let result = change(&mut inner, clock.as_ref().and_then(|clock| clock.as_deref()));
         let snapshot = inner.knowledge.snapshot();
         if let Some(snapshot) = &snapshot {
@@ -369,9 +364,6 @@ impl TrackedLock {
         }
         let published = inner.knowledge.published(snapshot);
         let before = self.published.swap(Arc::new(published));
-        if inner.knowledge.dated_in() != dated_in {
-            self.dated_in.store(inner.knowledge.dated_in().map_or(0, WatchNumber::get), Ordering::Release);
-        }
         let problem = self.published().problem.clone();
         let has_lost = inner.knowledge.take_loss();
         drop(inner);
@@ -408,10 +400,6 @@ impl TrackedLock {
     /// What is known of it by itself, whatever is known of its scope.
     pub(crate) fn published(&self) -> Guard<Arc<Published>> {
         self.published.load()
-    }
-
-    fn dated_in(&self) -> Option<WatchNumber> {
-        WatchNumber::new(self.dated_in.load(Ordering::Acquire))
     }
 
     /// What a panic left behind will do for whoever leaves; nobody enters by it.

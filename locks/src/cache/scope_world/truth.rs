@@ -37,7 +37,7 @@ impl World {
         for lock in self.locks.iter().flatten() {
             self.check_outlook(lock, &lock.view());
             // A clock may cease to cover a lock at any moment.
-            self.check_outlook(lock, &CacheView::new(self.common.trust.glance(), None, None, lock.published()));
+            self.check_outlook(lock, &CacheView::new(self.common.trust.glance(), None, lock.published()));
         }
     }
 

@@ -1,8 +1,8 @@
 //! What a request carries along on its way, and how it is answered if it gets no further.
 
 use std::cell::Cell;
-use std::future::pending;
 use std::rc::Rc;
+use std::sync::{Arc, Weak};
 
 use fencepost_config::{Freshness, Mode, Route};
 use fencepost_locks::Timing;
@@ -14,6 +14,7 @@ use crate::about::About;
 use crate::active_config::ThreadShare;
 use crate::downstream::{ClientAddress, ClientBody, UnderWay};
 use crate::in_place::boxed;
+use crate::let_past::LetPast;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::ActiveRoute;
@@ -115,25 +116,23 @@ impl RequestContext {
         }
     }
 
-    /// Until when what was let past unjudged keeps the request from the worker, at most: by the route itself, if it only watched when the
-    /// request came, or by routes of earlier configurations.
-    pub fn barred_until(&self, now: Instant) -> Option<Instant> {
-        let route = self.in_force();
-        let own = route.let_past.as_ref().filter(|_| self.is_shadow()).and_then(|own| own.bars_until(now));
-        own.max(route.earlier.as_ref().and_then(|earlier| earlier.bar_until(now)))
+    /// What was let past unjudged and keeps the request from the worker: by its own route, if that only watched when the request came, and
+    /// by routes of earlier configurations.
+    fn let_past_before(&self) -> impl Iterator<Item = Arc<LetPast>> {
+        let ActiveRoute { let_past, earlier, .. } = self.in_force();
+        let own = let_past.iter().filter(|_| self.is_shadow()).map(Arc::clone);
+        own.chain(earlier.iter().filter_map(Weak::upgrade))
     }
 
-    /// Completes when none of that bars any more; never, if none does.
+    /// Until when that bars at most; `None` if it does not.
+    pub fn barred_until(&self, now: Instant) -> Option<Instant> {
+        self.let_past_before().filter_map(|let_past| let_past.bars_until(now)).max()
+    }
+
+    /// Completes when none of that bars any more.
     pub async fn opened(&self) {
-        if self.barred_until(Instant::now()).is_none() {
-            return pending().await;
-        }
-        let route = self.in_force();
-        if let Some(own) = route.let_past.as_ref().filter(|_| self.is_shadow()) {
-            own.opened().await;
-        }
-        if let Some(earlier) = &route.earlier {
-            earlier.opened().await;
+        for let_past in self.let_past_before() {
+            let_past.opened().await;
         }
     }
 

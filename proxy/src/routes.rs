@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use fencepost_locks::{
 use fencepost_policy::{Layout, LockKey, Rejection};
 use http::HeaderMap;
 
-use crate::let_past::{EarlierPasses, LetPast};
+use crate::let_past::LetPast;
 use crate::metrics::{Counted, RouteMetrics};
 use crate::observe::RouteLabel;
 use crate::process::Process;
@@ -34,8 +34,8 @@ pub struct ActiveRoute {
     pub guard: Option<Guard>,
     /// Where the requests are counted that it lets past unjudged; `None` if nothing guards it.
     pub let_past: Option<Arc<LetPast>>,
-    /// What it waits for of what was let past unjudged under earlier configurations.
-    pub earlier: Option<Arc<EarlierPasses>>,
+    /// What routes of earlier configurations let past, and this one waits for. Each is gone with the last request of its configuration.
+    pub earlier: Arc<[Weak<LetPast>]>,
 }
 
 /// Which lock guards a request.
@@ -63,7 +63,7 @@ impl ActiveRoute {
             metrics,
             orphan_timeout_max,
             let_past: guard.is_some().then(Arc::default),
-            earlier: None,
+            earlier: Arc::default(),
             guard,
         }
     }

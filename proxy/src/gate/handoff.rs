@@ -78,11 +78,13 @@ impl Handoff {
     ) -> Result<Option<R>, Rejection> {
         self.waits.get_or_insert_with(|| Waits::begin(context));
         let at = AtBarrier { context, claim, only_asks: self.only_asks };
+        // Asked before the gate is looked at: what ends in between is not missed. What does not bar now never will.
+        let is_barred = context.barred_until(Instant::now()).is_some();
         let wait = async {
             tokio::select! {
                 biased;
                 waited = self.gate.wait(&claim.lock, &claim.token, &at, ready) => waited,
-                () = context.opened() => Ok(None),
+                () = context.opened(), if is_barred => Ok(None),
             }
         };
         let waited = context.share.generation.process.unless_over(wait).await?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fencepost_config::{Config, CoverIndex, Lock, LockIndex, LockTemplate, Mode, OverlapIndex, Route};
 
 use crate::generation::Generation;
-use crate::let_past::{EarlierPasses, LetPast};
+use crate::let_past::LetPast;
 
 /// Configurations that were in force and have requests under way.
 #[derive(Default)]
@@ -50,10 +50,10 @@ impl Earlier {
                 }
             }
         }
-        let waits: HashMap<_, _> =
-            waits.into_iter().map(|(lock, passes)| (lock, Arc::new(EarlierPasses::new(passes)))).collect();
+        let waits: HashMap<_, Arc<[_]>> = waits.into_iter().map(|(lock, passes)| (lock, passes.into())).collect();
         for (index, lock) in enforcing {
-            new.routes[index].earlier = waits.get(&(lock.source, lock.key.as_str())).map(Arc::clone);
+            let earlier = waits.get(&(lock.source, lock.key.as_str()));
+            new.routes[index].earlier = earlier.map(Arc::clone).unwrap_or_default();
         }
     }
 

@@ -27,10 +27,11 @@ pub struct LetPast(watch::Sender<Counts>);
 #[derive(Debug, Default)]
 struct Counts {
     at_worker: usize,
-    /// Since when a later configuration judges what the route let past.
-    closed: Option<Instant>,
-    /// When the worker is done with all of it after that, whether or not its end is seen.
-    counts_for: Duration,
+    /// How many of those came when the route was closed: they need no judge, and bar nobody.
+    late: usize,
+    /// When the worker is done with the others, whether or not their end is seen; `None` until a later configuration judges what the route let
+    /// past.
+    closed_until: Option<Instant>,
 }
 
 /// The proof that a request may go upstream though no token of it was admitted. It counts until it is dropped.
@@ -38,6 +39,7 @@ struct Counts {
 #[must_use = "a request counts for as long as its pass is there"]
 pub struct Pass {
     reason: PassReason,
+    is_late: bool,
     let_past: Arc<LetPast>,
 }
 
@@ -45,28 +47,28 @@ impl LetPast {
     /// Lets a request past, counted. `None` if the route only watched when the request came and is closed by now: then the request
     /// has to be judged.
     pub fn pass(self: &Arc<LetPast>, reason: PassReason) -> Option<Pass> {
-        let mut passes = false;
+        let mut is_late = None;
         self.0.send_if_modified(|counts| {
-            passes = reason != PassReason::Shadow || counts.closed.is_none();
-            counts.at_worker += usize::from(passes);
+            is_late = Some(counts.closed_until.is_some()).filter(|is_late| reason != PassReason::Shadow || !is_late);
+            counts.at_worker += usize::from(is_late.is_some());
+            counts.late += usize::from(is_late == Some(true));
             false // Nobody waits for one more.
         });
-        passes.then(|| Pass { reason, let_past: Arc::clone(self) })
+        Some(Pass { reason, is_late: is_late?, let_past: Arc::clone(self) })
     }
 
     /// From now on nothing more is let past because the route only watches, and what is at the worker bars until it has ended, for
-    /// that long at most. Returns whether anything is there. A second call may put the end off.
+    /// that long at most. Nothing that comes later does, and a second call changes nothing: what does not bar never will again. Returns
+    /// whether anything bars.
     pub fn close(&self, counts_for: Duration) -> bool {
-        self.0.send_modify(|counts| {
-            counts.closed.get_or_insert_with(Instant::now);
-            counts.counts_for = counts.counts_for.max(counts_for);
-        });
-        self.at_worker() > 0
+        let now = Instant::now();
+        self.0.send_modify(|counts| _ = counts.closed_until.get_or_insert(now + counts_for));
+        self.bars_until(now).is_some()
     }
 
     /// Whether a later configuration judges what the route let past.
     pub fn is_closed(&self) -> bool {
-        self.0.borrow().closed.is_some()
+        self.0.borrow().closed_until.is_some()
     }
 
     /// How many are at the worker, or may be.
@@ -77,8 +79,7 @@ impl LetPast {
     /// Until when those bar at most that are at the worker. `None` if they do not bar, or not any more.
     pub fn bars_until(&self, now: Instant) -> Option<Instant> {
         let counts = self.0.borrow();
-        let until = counts.closed.filter(|_| counts.at_worker > 0)? + counts.counts_for;
-        (until > now).then_some(until)
+        counts.closed_until.filter(|until| counts.at_worker > counts.late && *until > now)
     }
 
     /// Completes when the route is closed, or the last of those has ended. To miss nothing, take it before looking, and await it after.
@@ -111,7 +112,8 @@ impl Drop for Pass {
     fn drop(&mut self) {
         self.let_past.0.send_if_modified(|counts| {
             counts.at_worker -= 1;
-            counts.at_worker == 0
+            counts.late -= usize::from(self.is_late);
+            counts.at_worker == counts.late
         });
     }
 }
@@ -128,14 +130,18 @@ mod tests {
         let passes = [PassReason::Shadow, PassReason::Exempt].map(|reason| let_past.pass(reason).unwrap());
         let now = Instant::now();
         assert_eq!((let_past.at_worker(), let_past.bars_until(now)), (2, None), "nobody judges it");
-        assert!(let_past.close(5 * SECOND) && let_past.close(3 * SECOND), "the longer time counts");
+        assert!(let_past.close(5 * SECOND) && let_past.close(9 * SECOND), "the first time counts");
         assert!(let_past.pass(PassReason::Shadow).is_none(), "it has to be judged");
         for pass in passes {
             assert_eq!(let_past.bars_until(now), Some(now + 5 * SECOND));
             drop(pass);
         }
         assert_eq!((let_past.at_worker(), let_past.bars_until(now)), (0, None));
-        drop(let_past.pass(PassReason::Exempt).expect("it needs no judge"));
+        let late = let_past.pass(PassReason::Exempt).expect("it needs no judge");
+        assert_eq!((let_past.at_worker(), let_past.bars_until(now)), (1, None), "who has looked would miss its end");
+        assert!(!let_past.close(9 * SECOND));
+        drop(late);
+        assert_eq!(let_past.at_worker(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -146,8 +152,7 @@ mod tests {
         let began = Instant::now();
         let_past.opened().await;
         assert_eq!(began.elapsed(), SECOND);
-        assert!(let_past.close(2 * SECOND), "another route has a longer time, from the same moment");
-        assert_eq!(let_past.bars_until(Instant::now()), Some(began + 2 * SECOND));
+        assert!(!let_past.close(9 * SECOND), "it is over");
     }
 
     #[tokio::test(start_paused = true)]

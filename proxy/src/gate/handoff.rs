@@ -78,7 +78,7 @@ impl Handoff {
     ) -> Result<Option<R>, Rejection> {
         self.waits.get_or_insert_with(|| Waits::begin(context));
         let at = AtBarrier { context, claim, only_asks: self.only_asks };
-        // Asked before the gate is looked at: what ends in between is not missed. What does not bar now never will.
+        // Asked before the gate is looked at: what ends in between is not missed. What does not bar now never will again.
         let is_barred = context.barred_until(Instant::now()).is_some();
         let wait = async {
             tokio::select! {

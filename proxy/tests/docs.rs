@@ -142,7 +142,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ),
         ("5 s; 32 reads at a time", "../../locks/src/cache/reading.rs", "READS_AHEAD: u64 = 32"),
         ("after the first 8. Two", "../../locks/src/cache/reading.rs", "WALK_STEPS_ALONE: u64 = 8"),
-        (". Two locks at a time", "../../locks/src/cache/reading.rs", "WALKS_AT_A_TIME: usize = 2"),
+        (". Two locks at a time", "../../locks/src/cache/work.rs", "WALKS_AT_A_TIME: usize = 2"),
         ("with more than 256 writes", "../../locks/src/cache/reading.rs", "WALK_STEPS_BESIDE: u64 = 256"),
         (
             "waits for 60 s at most",
@@ -155,7 +155,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("tells once a minute", "../../locks/src/cache/unknown.rs", "TOLD_EACH: Duration = Duration::from_secs(60)"),
         (
             "may not be read | 60 s |",
-            "../../locks/src/cache/unknown.rs",
+            "../../locks/src/cache/waiting.rs",
             "APART_PERIOD: Duration = Duration::from_secs(60)",
         ),
         ("without space) | 60 s |", "../../locks/src/etcd.rs", "APART_PERIOD: Duration = Duration::from_secs(60)"),

@@ -22,11 +22,11 @@ use crate::logging::WithCauses;
 use crate::recording::Subject;
 use crate::refusal::Failure;
 use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
-use crate::ticket::Ticket;
 use crate::upstream::{
     Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts,
     UpstreamError, Wants, outgoing_request, prepare_body,
 };
+use crate::worker_permit::WorkerPermit;
 
 /// How often a request that provably was not sent tries another connection.
 const SENDS_MAX: usize = 4;
@@ -94,7 +94,7 @@ async fn send(
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Entered { ready, ticket, turn, grounds: admitted, at } = enter(&context, wants, in_flight, grounds).await?;
+        let Entered { ready, permit, turn, grounds: admitted, at } = enter(&context, wants, in_flight, grounds).await?;
         grounds = admitted;
         if attempt == 0
             && let Grounds::Claim(claim) = &grounds
@@ -102,15 +102,15 @@ async fn send(
             context.admitted(claim);
         }
         context.about.note_sending();
-        match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts, at)).await {
+        match in_turn(turn, ready.send(Admitted::new(request, permit), timeouts, at)).await {
             Ok(mut answer) => {
                 context.tell_verdict(&grounds, answer.headers_mut());
                 return Ok(boxed(|| answer));
             }
             Err(SendError::Unsent(unsent)) => {
-                let ticket;
-                (request, ticket) = unsent.into_parts();
-                in_flight = ticket.leave();
+                let permit;
+                (request, permit) = unsent.into_parts();
+                in_flight = permit.leave();
             }
             Err(error @ (SendError::NoAnswer { .. } | SendError::Coded | SendError::Timeout | SendError::Body(_))) => {
                 return Err(context.no_answer(&error));
@@ -123,8 +123,8 @@ async fn send(
 /// Waits for the answer to what has been let in. Who waits for its turn is next when the first byte is out.
 async fn in_turn(
     mut turn: Option<Box<Turn>>,
-    mut head: AwaitedHead<Ticket>,
-) -> <AwaitedHead<Ticket> as Future>::Output {
+    mut head: AwaitedHead<WorkerPermit>,
+) -> <AwaitedHead<WorkerPermit> as Future>::Output {
     poll_fn(|cx| {
         let polled = Pin::new(&mut head).poll(cx);
         turn.take_if(|_| polled.is_ready() || head.has_begun(cx));
@@ -136,7 +136,7 @@ async fn in_turn(
 /// A request that has been let in.
 struct Entered {
     ready: ReadyConnection,
-    ticket: Ticket,
+    permit: WorkerPermit,
     /// `None` if it did not have to wait for others. Boxed, as all that is rare: each request would move the room for it.
     turn: Option<Box<Turn>>,
     grounds: Grounds,
@@ -166,8 +166,8 @@ async fn enter(
         };
         let claim = match &grounds {
             Grounds::Claim(claim) => claim,
-            Grounds::Pass(reason, lock) => match Ticket::passing(Rc::clone(context), *reason, in_flight) {
-                Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, grounds, at: Instant::now() }),
+            Grounds::Pass(reason, lock) => match WorkerPermit::passing(Rc::clone(context), *reason, in_flight) {
+                Ok(permit) => return Ok(Entered { ready, permit, turn: None, grounds, at: Instant::now() }),
                 Err(back) => {
                     in_flight = back;
                     kept = Some(ready);
@@ -181,9 +181,9 @@ async fn enter(
         let outcome = match handoff.enter(claim, &timing) {
             Ok(admission) => {
                 // From here on it is given back, whatever happens.
-                let ticket = Ticket::admitted(Rc::clone(context), Arc::clone(&claim.lock), admission, in_flight);
+                let permit = WorkerPermit::admitted(Rc::clone(context), Arc::clone(&claim.lock), admission, in_flight);
                 let turn = handoff.passed(context, &claim.lock);
-                return Ok(Entered { ready, ticket, turn, grounds, at: timing.now });
+                return Ok(Entered { ready, permit, turn, grounds, at: timing.now });
             }
             Err(EnterError::Refused(reason)) => Err(reason),
             Err(EnterError::Record(tenure)) => {
@@ -235,7 +235,7 @@ async fn wait_for_connection(context: &RequestContext, wants: Wants) -> Result<R
 
 impl RequestContext {
     /// What a client is told whose request was sent and not answered.
-    fn no_answer(&self, error: &SendError<Ticket>) -> Answer {
+    fn no_answer(&self, error: &SendError<WorkerPermit>) -> Answer {
         let failure = match error {
             SendError::Timeout => Failure::TimedOut,
             SendError::Body(BodyFault::Broken) => Failure::CutBody,

@@ -1,7 +1,7 @@
 //! fencepost: a reverse proxy that lets a request through only while its sender still holds the lock.
 //!
 //! In the order of a request's way: [`downstream`] accepts connections; [`stack`] is the way itself, on one screen:
-//! `routing` → `fencing` → `gate`, then [`forward`]; `refusal` writes what a refused request is told. [`run`] puts it all
+//! `routing` → `fencing` → `gate`, then [`upstream`]; `refusal` writes what a refused request is told. [`run`] puts it all
 //! up and takes it down again.
 
 // Nobody may read what is said: see `output`.
@@ -53,11 +53,11 @@ pub mod stack;
 pub mod state;
 pub mod tenure_log;
 pub mod thread_liveness;
-pub mod ticket;
 pub mod tls_files;
 pub mod upstream;
 pub mod upstreams;
 pub mod wire;
+pub mod worker_permit;
 
 pub use fencepost_fence::token;
 pub use reload::{ConfigFile, Origin};

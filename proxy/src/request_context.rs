@@ -18,13 +18,13 @@ use crate::let_past::LetPast;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::ActiveRoute;
-use crate::ticket::Ticket;
 use crate::upstream::{KeptFields, Pool, ResponseBody};
+use crate::worker_permit::WorkerPermit;
 
 /// An answer on its way to the client.
 ///
 /// Behind a pointer, as the request: it is moved from layer to layer.
-pub type Answer = Box<Response<ResponseBody<Ticket>>>;
+pub type Answer = Box<Response<ResponseBody<WorkerPermit>>>;
 
 /// A request, and how far it has come: `S` is what the last layer found out.
 ///

@@ -23,8 +23,8 @@ use crate::recording::Subject;
 use crate::refusal::{AnswerForm, Failure};
 use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
 use crate::routes::{Guard, KeyBuffer};
-use crate::ticket::Ticket;
 use crate::upstream::{ResponseBody, check_host};
+use crate::worker_permit::WorkerPermit;
 
 /// What guards a request.
 pub enum Guarded {
@@ -43,7 +43,7 @@ pub async fn route<S>(
     share: Rc<ThreadShare>,
     mut request: Box<Request<ClientBody>>,
     mut next: S,
-) -> Result<Response<Logged<ResponseBody<Ticket>>>, Infallible>
+) -> Result<Response<Logged<ResponseBody<WorkerPermit>>>, Infallible>
 where
     S: Service<Exchange<Guarded>, Response = Answer, Error = Infallible>,
 {

@@ -10,8 +10,8 @@ use crate::access_log::Logged;
 use crate::active_config::ThreadInForce;
 use crate::downstream::ClientBody;
 use crate::in_place::pinned;
-use crate::ticket::Ticket;
 use crate::upstream::ResponseBody;
+use crate::worker_permit::WorkerPermit;
 use crate::{fencing, gate, routing};
 
 /// The service of one worker thread. A request meets the layers from top to bottom, under the configuration that is in force
@@ -24,7 +24,7 @@ pub fn stack(
     in_force: Rc<ThreadInForce>,
 ) -> impl Service<
     Box<Request<ClientBody>>,
-    Response = Response<Logged<ResponseBody<Ticket>>>,
+    Response = Response<Logged<ResponseBody<WorkerPermit>>>,
     Error = Infallible,
     Future: 'static,
 > + Clone

@@ -17,84 +17,90 @@ use crate::wire::{Socket, caught_up};
 
 /// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. Its worker is listened to:
 /// without this, time alone ends it.
-pub(super) struct Orphan {
-    lock: Arc<TrackedLock>,
-    id: OrphanId,
+pub(super) struct Unseen {
+    counted: Rc<Counted>,
     /// When its time has come, unless its worker is heard of before.
-    pub(super) until: Rc<Cell<Instant>>,
+    until: Rc<Cell<Instant>>,
     /// The task that ends it in time. It goes on without this.
     timer: AbortHandle,
 }
 
-impl Orphan {
+/// Where such a request counts.
+pub(super) enum Counted {
+    /// At the gate of its lock, and among the orphans of its route.
+    Orphan { lock: Arc<TrackedLock>, id: OrphanId, _among_orphans: OneMore },
+    /// With what its route let past. Empty once it counts no more.
+    Pass(RefCell<Option<Pass>>),
+}
+
+impl Counted {
+    pub(super) fn orphan(lock: Arc<TrackedLock>, id: OrphanId, orphans: IntGauge) -> Counted {
+        lock.set_heard(id, true);
+        Counted::Orphan { lock, id, _among_orphans: OneMore::new(orphans) }
+    }
+
+    pub(super) fn pass(pass: Pass) -> Counted {
+        Counted::Pass(RefCell::new(Some(pass)))
+    }
+
+    /// Whether it still counts.
+    fn counts(&self) -> bool {
+        match self {
+            Counted::Orphan { lock, id, .. } => lock.counts_orphan(*id),
+            Counted::Pass(pass) => pass.borrow().is_some(),
+        }
+    }
+
+    /// It counts no more. False if it did not before.
+    fn end(&self) -> bool {
+        match self {
+            Counted::Orphan { lock, id, .. } => lock.end_orphan(*id),
+            Counted::Pass(pass) => pass.take().is_some(),
+        }
+    }
+}
+
+impl Unseen {
     /// Its `connection` is reset before it ceases to count.
     pub(super) fn new(
-        lock: Arc<TrackedLock>,
-        id: OrphanId,
+        counted: Counted,
         until: Instant,
         context: Rc<RequestContext>,
         connection: Option<Weak<Socket>>,
-    ) -> Orphan {
+    ) -> Unseen {
+        let (counted, until) = (Rc::new(counted), Rc::new(Cell::new(until)));
         // Not in the thread's background work, since a process that drains need not wait for it.
-        let counted = Counted::new(context.metrics().orphans.clone());
-        let until = Rc::new(Cell::new(until));
-        lock.set_heard(id, true);
-        let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), context, counted, connection);
+        let outlive = outlive(Rc::clone(&counted), Rc::clone(&until), context, connection);
         let timer = tokio::task::spawn_local(outlive).abort_handle();
-        Orphan { lock, id, until, timer }
+        Unseen { counted, until, timer }
+    }
+
+    /// When its time has come.
+    pub(super) fn until(&self) -> Instant {
+        self.until.get()
     }
 
     /// Puts its time off, unless it is over: then others may have been let in.
     pub(super) fn postpone(&self, until: Instant) {
         let until = until.max(self.until.get());
         self.until.set(until);
-        self.lock.postpone(self.id, until);
+        if let Counted::Orphan { lock, id, .. } = &*self.counted {
+            lock.postpone(*id, until);
+        }
     }
 
     pub(super) fn end(self) {
-        self.lock.end_orphan(self.id);
+        self.counted.end();
         self.timer.abort();
     }
 }
 
-impl Drop for Orphan {
+impl Drop for Unseen {
     /// Nobody listens any more.
     fn drop(&mut self) {
-        self.lock.set_heard(self.id, false);
-    }
-}
-
-/// The same of a request that was let past: it counts until its time has come, or its end is seen after all.
-pub(super) struct LostPass {
-    /// Empty once it counts no more.
-    pass: Rc<RefCell<Option<Pass>>>,
-    /// When its time has come, unless its worker is heard of before.
-    pub(super) until: Rc<Cell<Instant>>,
-    /// The task that ends it in time. It goes on without this.
-    timer: AbortHandle,
-}
-
-impl LostPass {
-    pub(super) fn new(
-        pass: Pass,
-        until: Instant,
-        context: Rc<RequestContext>,
-        connection: Option<Weak<Socket>>,
-    ) -> LostPass {
-        let (pass, until) = (Rc::new(RefCell::new(Some(pass))), Rc::new(Cell::new(until)));
-        let outlive = outlive_pass(Rc::clone(&pass), Rc::clone(&until), context, connection);
-        let timer = tokio::task::spawn_local(outlive).abort_handle();
-        LostPass { pass, until, timer }
-    }
-
-    /// Puts its time off.
-    pub(super) fn postpone(&self, until: Instant) {
-        self.until.set(until.max(self.until.get()));
-    }
-
-    pub(super) fn end(self) {
-        self.pass.take();
-        self.timer.abort();
+        if let Counted::Orphan { lock, id, .. } = &*self.counted {
+            lock.set_heard(*id, false);
+        }
     }
 }
 
@@ -111,22 +117,26 @@ async fn comes(until: &Rc<Cell<Instant>>) {
     }
 }
 
-/// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
-/// when its time has come: first its connection, which the kernel may hold bytes for, then its place at the gate.
+/// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the request
+/// when its time has come: first its connection, which the kernel may hold bytes for, then its place in the counts.
 async fn outlive(
-    lock: Arc<TrackedLock>,
-    id: OrphanId,
+    counted: Rc<Counted>,
     until: Rc<Cell<Instant>>,
     context: Rc<RequestContext>,
-    _counted: Counted,
     connection: Option<Weak<Socket>>,
 ) {
-    let _untimely = Untimely { counts: || lock.counts_orphan(id), context: Rc::clone(&context) };
-    let is_due = orphan_is_due(&lock, id, &until).await;
+    let _untimely = Untimely { counted: Rc::clone(&counted), context: Rc::clone(&context) };
+    let is_due = match &*counted {
+        Counted::Orphan { lock, id, .. } => orphan_is_due(lock, *id, &until).await,
+        Counted::Pass(_) => {
+            comes(&until).await;
+            true
+        }
+    };
     if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
         connection.reset();
     }
-    if is_due && lock.end_orphan(id) {
+    if is_due && counted.end() && matches!(&*counted, Counted::Orphan { .. }) {
         context.metrics().orphans_expired.inc();
     }
 }
@@ -146,48 +156,32 @@ async fn orphan_is_due(lock: &TrackedLock, id: OrphanId, until: &Rc<Cell<Instant
     }
 }
 
-/// The same of a request that was let past. It holds its place too, so that the configuration is not forgotten that it came under.
-async fn outlive_pass(
-    pass: Rc<RefCell<Option<Pass>>>,
-    until: Rc<Cell<Instant>>,
-    context: Rc<RequestContext>,
-    connection: Option<Weak<Socket>>,
-) {
-    let _untimely = Untimely { counts: || pass.borrow().is_some(), context };
-    comes(&until).await;
-    if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
-        connection.reset();
-    }
-    pass.take();
-}
-
 /// Lives with the task that ends a request's time. If the task goes with its thread before, the process is told: nobody may have the gate
 /// any more that counts the request, and so nobody could ask it.
-struct Untimely<F: Fn() -> bool> {
-    /// Whether the request still counts.
-    counts: F,
+struct Untimely {
+    counted: Rc<Counted>,
     context: Rc<RequestContext>,
 }
 
-impl<F: Fn() -> bool> Drop for Untimely<F> {
+impl Drop for Untimely {
     fn drop(&mut self) {
-        if (self.counts)() {
+        if self.counted.counts() {
             self.context.share.generation.process.leave_unseen();
         }
     }
 }
 
 /// One more, for as long as this lives.
-struct Counted(IntGauge);
+pub(super) struct OneMore(IntGauge);
 
-impl Counted {
-    fn new(gauge: IntGauge) -> Counted {
+impl OneMore {
+    fn new(gauge: IntGauge) -> OneMore {
         gauge.inc();
-        Counted(gauge)
+        OneMore(gauge)
     }
 }
 
-impl Drop for Counted {
+impl Drop for OneMore {
     fn drop(&mut self) {
         self.0.dec();
     }

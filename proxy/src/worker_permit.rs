@@ -17,7 +17,7 @@ use crate::let_past::{LetPast, Pass, PassReason};
 use crate::request_context::{InFlight, RequestContext};
 use crate::upstream::{Ending, LastBytes, Permit, TenureState, TenureWatch};
 use crate::wire::Socket;
-use unseen::{LostPass, Orphan};
+use unseen::{Counted, Unseen};
 
 /// What the gate gave.
 enum Proof {
@@ -31,13 +31,11 @@ enum Proof {
 ///
 /// The upstream side sends nothing without one, and only what the gate gives makes one: a stack that forgets the fence
 /// does not compile.
-pub struct Ticket {
+pub struct WorkerPermit {
     /// `None` once it is given back.
     proof: Option<Proof>,
-    /// The request's place among the orphans, once it has one. Boxed, as all that is rare: each request would move the room for it.
-    orphan: Option<Box<Orphan>>,
-    /// The same of a request that was let past.
-    lost_pass: Option<Box<LostPass>>,
+    /// What bounds the request's time, once that is bounded. Boxed, as all that is rare: each request would move the room for it.
+    unseen: Option<Box<Unseen>>,
     context: Rc<RequestContext>,
     in_flight: Option<InFlight>,
 }
@@ -60,42 +58,46 @@ enum Dependence {
 /// When a route that only watches is looked at again without having changed.
 const WATCHING_PERIOD: Duration = Duration::from_secs(3600);
 
-impl Ticket {
+impl WorkerPermit {
     /// For a request whose token was admitted.
     pub fn admitted(
         context: Rc<RequestContext>,
         lock: Arc<TrackedLock>,
         admission: Admission,
         in_flight: InFlight,
-    ) -> Ticket {
-        Ticket::new(context, Proof::Admission(lock, admission), in_flight)
+    ) -> WorkerPermit {
+        WorkerPermit::new(context, Proof::Admission(lock, admission), in_flight)
     }
 
     /// For a request that passes without having been admitted. It is counted with its route.
     ///
     /// # Errors
     /// Its place in the counts, if its route only watched when it came and enforces by now: it has to be judged.
-    pub fn passing(context: Rc<RequestContext>, reason: PassReason, in_flight: InFlight) -> Result<Ticket, InFlight> {
+    pub fn passing(
+        context: Rc<RequestContext>,
+        reason: PassReason,
+        in_flight: InFlight,
+    ) -> Result<WorkerPermit, InFlight> {
         let Some(let_past) = &context.in_force().let_past else {
-            return Ok(Ticket::new(context, Proof::Uncounted, in_flight));
+            return Ok(WorkerPermit::new(context, Proof::Uncounted, in_flight));
         };
         match let_past.pass(reason) {
-            Some(pass) => Ok(Ticket::new(context, Proof::Pass(pass), in_flight)),
+            Some(pass) => Ok(WorkerPermit::new(context, Proof::Pass(pass), in_flight)),
             None => Err(in_flight),
         }
     }
 
-    fn new(context: Rc<RequestContext>, proof: Proof, in_flight: InFlight) -> Ticket {
-        Ticket { proof: Some(proof), orphan: None, lost_pass: None, context, in_flight: Some(in_flight) }
+    fn new(context: Rc<RequestContext>, proof: Proof, in_flight: InFlight) -> WorkerPermit {
+        WorkerPermit { proof: Some(proof), unseen: None, context, in_flight: Some(in_flight) }
     }
 
     /// Leaves the gate with a request that provably was not sent.
     ///
     /// # Panics
-    /// Never: a ticket has its place in the count until it is given back.
+    /// Never: a permit has its place in the count until it is given back.
     pub fn leave(mut self) -> InFlight {
         self.give_back();
-        self.in_flight.take().expect("a ticket is given back once")
+        self.in_flight.take().expect("a permit is given back once")
     }
 
     /// What may end while the request is at the worker.
@@ -111,18 +113,16 @@ impl Ticket {
     /// is over.
     fn lose(&mut self, last_bytes: Instant, connection: Option<Weak<Socket>>) {
         let until = self.lost_until(last_bytes);
-        match self.proof.take() {
+        let counted = match self.proof.take() {
             Some(Proof::Admission(lock, admission)) => {
                 let id = lock.lose(admission, until);
-                self.orphan = Some(Box::new(Orphan::new(lock, id, until, Rc::clone(&self.context), connection)));
+                Counted::orphan(lock, id, self.context.metrics().orphans.clone())
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
-            Some(Proof::Pass(pass)) => {
-                let lost = LostPass::new(pass, until, Rc::clone(&self.context), connection);
-                self.lost_pass = Some(Box::new(lost));
-            }
-            Some(Proof::Uncounted) | None => {}
-        }
+            Some(Proof::Pass(pass)) => Counted::pass(pass),
+            Some(Proof::Uncounted) | None => return,
+        };
+        self.unseen = Some(Box::new(Unseen::new(counted, until, Rc::clone(&self.context), connection)));
     }
 
     /// Until when a request may run on whose last bytes may reach the worker at `last_bytes`.
@@ -139,11 +139,8 @@ impl Ticket {
     /// Its time, if it is lost, begins anew at `last_bytes`, unless that would end sooner.
     fn postpone(&self, last_bytes: Instant) {
         let until = self.lost_until(last_bytes);
-        if let Some(orphan) = &self.orphan {
-            orphan.postpone(until);
-        }
-        if let Some(lost) = &self.lost_pass {
-            lost.postpone(until);
+        if let Some(unseen) = &self.unseen {
+            unseen.postpone(until);
         }
     }
 
@@ -158,11 +155,8 @@ impl Ticket {
             Some(Proof::Admission(lock, admission)) => lock.leave(admission),
             Some(Proof::Pass(_) | Proof::Uncounted) | None => {}
         }
-        if let Some(orphan) = self.orphan.take() {
-            orphan.end();
-        }
-        if let Some(lost) = self.lost_pass.take() {
-            lost.end();
+        if let Some(unseen) = self.unseen.take() {
+            unseen.end();
         }
     }
 
@@ -178,7 +172,7 @@ impl Ticket {
     }
 }
 
-impl Permit for Ticket {
+impl Permit for WorkerPermit {
     fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         let depends_on = self.dependence()?;
         Some(Rc::new(RequestWatch { depends_on, context: Rc::clone(&self.context), is_counted: Cell::new(false) }))
@@ -218,8 +212,7 @@ impl Permit for Ticket {
     }
 
     fn counts_until(&self) -> Option<Instant> {
-        let orphan = self.orphan.as_ref().map(|orphan| &orphan.until);
-        orphan.or(self.lost_pass.as_ref().map(|lost| &lost.until)).map(|until| until.get())
+        self.unseen.as_ref().map(|unseen| unseen.until())
     }
 
     fn finished(mut self, how: Ending, last_bytes: Instant) {
@@ -230,7 +223,7 @@ impl Permit for Ticket {
             Ending::BodyCut => self.settle_partial(LastBytes { until: last_bytes, connection: None }),
             Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(last_bytes),
         }
-        (self.orphan, self.lost_pass) = (None, None); // Its end will not be seen any more: only time ends it.
+        self.unseen = None; // Its end will not be seen any more: only time ends it.
     }
 }
 
@@ -276,12 +269,12 @@ impl TenureWatch for RequestWatch {
     }
 }
 
-impl Drop for Ticket {
-    /// A ticket that was never used leaves the gate as if it had never entered. In a panic nobody knows what it was used for.
+impl Drop for WorkerPermit {
+    /// A permit that was never used leaves the gate as if it had never entered. In a panic nobody knows what it was used for.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.lose_sight(Instant::now());
-            (self.orphan, self.lost_pass) = (None, None); // Its end will not be seen: only time ends it.
+            self.unseen = None; // Its end will not be seen: only time ends it.
         } else {
             self.give_back();
         }

@@ -6,7 +6,7 @@ use std::process::Command;
 use fencepost_tests::Scratch;
 
 /// The gate's own files: what the patch may change.
-const PATCHED: [&str; 3] = ["policy/src/gate.rs", "proxy/src/ticket.rs", "locks/src/cache/tracked/at_gate.rs"];
+const PATCHED: [&str; 3] = ["policy/src/gate.rs", "proxy/src/worker_permit.rs", "locks/src/cache/tracked/at_gate.rs"];
 
 fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")

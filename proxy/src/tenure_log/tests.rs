@@ -175,7 +175,8 @@ async fn a_record_that_an_acceptance_overtakes_is_none() {
     let asked = poll_fn(|context| Poll::Ready(record.as_mut().poll(context))).await;
     world.goes_back_to(2).await;
     world.is_accepted_by_one_who_leaves().await;
-    eventually("the lock is known", async || world.lock.is_known().then_some(())).await;
+    let is_decided = || !matches!(world.may_enter("a", 2), Err(EnterError::Confirm));
+    eventually("the lock is known, and its watch has caught up", async || is_decided().then_some(())).await;
     if asked.is_pending() {
         record.await.unwrap();
     }

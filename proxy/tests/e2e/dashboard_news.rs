@@ -361,7 +361,7 @@ async fn a_process_that_weakens_the_fence_does_not_pass_for_the_one_before() {
     page.until_state("live").await;
     page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
     let note = page.text("#tiles [data-key=Fencing] .tile-note").await;
-    assert_eq!(note, "admin.dangerous_unprotected = true, on_unavailable = dangerous_admit (shards)");
+    assert_eq!(note, "dangerous_unprotected = true (admin), on_unavailable = dangerous_admit (shards)");
     scene.finish().await;
 }
 

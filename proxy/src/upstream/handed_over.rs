@@ -55,7 +55,7 @@ impl HandedOver {
         self.let_go.get() == Some(true) && self.written.get().is_some()
     }
 
-    /// Whether nothing more of the request will be written, be it whole or not.
+    /// Whether nothing more of the request will be written. The worker may have only a part of it.
     pub(super) fn is_settled(&self) -> bool {
         self.written.get().is_some() || self.is_lost()
     }

@@ -32,7 +32,7 @@ pub(super) struct Http1 {
     pub(super) idle_since: Instant,
     /// `None`: without TLS.
     made_with: Option<Arc<ClientConfig>>,
-    /// Whether its last response could be read in two ways, so that what comes behind it is not to be trusted.
+    /// Whether its last response could be read in two ways. What comes after such a response is not trusted.
     is_spoilt: bool,
     /// Whether all that was begun on it has ended, and nothing is left to be written.
     is_clean: bool,

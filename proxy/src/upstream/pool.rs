@@ -82,7 +82,7 @@ struct Waiter {
     tell: oneshot::Sender<Result<ReadyConnection, UpstreamError>>,
 }
 
-/// The right to one HTTP/1.1 connection. Whoever waits may have it when it is dropped.
+/// The right to one HTTP/1.1 connection. When it is dropped, a request that waits gets it.
 pub(super) struct Place {
     pool: Weak<Shared>,
     /// `None` once a connection of HTTP/2 has it.
@@ -406,7 +406,7 @@ impl Shared {
         }
     }
 
-    /// One more HTTP/1.1 connection.
+    /// Counts one more HTTP/1.1 connection.
     fn place(self: &Rc<Self>) -> Place {
         self.http1_open.set(self.http1_open.get() + 1);
         Place { pool: Rc::downgrade(self), permit: None }

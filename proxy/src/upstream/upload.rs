@@ -80,7 +80,7 @@ impl Upload {
         }
     }
 
-    /// The same for whoever waits for it. One task at a time does.
+    /// Ready when that is known. Only the task of the request polls this.
     pub(super) fn poll_broken(&self, cx: &Context<'_>) -> Poll<Broken> {
         if self.is_running() {
             *self.request.borrow_mut() = Some(cx.waker().clone());
@@ -151,8 +151,8 @@ impl Upload {
     }
 }
 
-/// How long so many bytes make up for. A byte now and then makes up for next to nothing: a few thousand clients that send no more
-/// would hold as many connections, whoever waits for one.
+/// How long so many bytes make up for. A byte now and then makes up for next to nothing. Otherwise a few thousand clients that send
+/// no more would hold as many connections that other requests need.
 fn time_of(bytes: usize) -> Duration {
     const BYTES_A_SECOND: u32 = 16 * 1024;
     Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_A_SECOND
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever sent a byte each second was never late.
+    /// A client that sent a byte each second was never late.
     #[tokio::test(start_paused = true)]
     async fn bytes_make_up_for_the_time_that_they_take() {
         let upload = Upload::new();

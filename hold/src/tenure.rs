@@ -155,8 +155,14 @@ impl Keeper {
             over = self.changes() => over,
             over = self.renewals(confirmed) => over,
         };
+        // After a standstill, etcd's word may be heard before the alarm. The time had run out before that.
+        let over = if self.has_run_out() { Over::NotRenewed } else { over };
         self.ledger.end(over);
         debug!(lock = %self.mine.key, %over, "the tenure is over");
+    }
+
+    fn has_run_out(&self) -> bool {
+        matches!(self.ledger.standing(), Standing::Held { until } if until <= BootInstant::now())
     }
 
     /// Returns when no renewal was confirmed in time.

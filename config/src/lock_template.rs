@@ -180,7 +180,7 @@ fn values<'k>(segments: &[Segment], key: &'k str) -> Option<Values<'k>> {
     for segment in segments {
         let value = segment.value(written.next()?)?;
         if let Some(placeholder) = segment.placeholder {
-            // The same placeholder has the same value everywhere; no value is empty.
+            // A placeholder has one value in the whole path, and that is never empty.
             if !values[placeholder].is_empty() && values[placeholder] != value {
                 return None;
             }

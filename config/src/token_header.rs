@@ -28,7 +28,7 @@ pub(crate) fn read_token_headers(t: &mut Table<'_>) -> Option<[HeaderName; 3]> {
 /// The header for owner, revision or lock that has this name.
 ///
 /// # Errors
-/// Why there is none: it is no name of a header, or a proxy uses it for itself.
+/// If the text is not the name of a header, or if the header has a meaning for proxies already.
 pub fn parse_token_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text.parse().map_err(|_| must_be("the name of a header", text))?;
     if RESERVED_HEADERS.split(' ').any(|reserved| folds_alike(reserved, name.as_str())) {

@@ -88,7 +88,7 @@ fn random() -> u32 {
 pub(crate) struct Waiting(Arc<Shared>);
 
 impl Waiting {
-    /// One more, unless there are too many already.
+    /// Counts one more request that waits. `None` if too many wait already.
     pub(crate) fn join(shared: &Arc<Shared>) -> Option<Waiting> {
         let joined = Waiting(Arc::clone(shared));
         (shared.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(joined)

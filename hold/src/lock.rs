@@ -18,7 +18,7 @@ const OWNER_BYTES_MAX: usize = 4096;
 /// Why there is no such lock.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLock {
-    /// Its key is none.
+    /// The key is not a valid lock key.
     #[error("not a lock key")]
     Key(#[from] InvalidLockKey),
     /// Its owner's name is of so many bytes: none, or too many.

@@ -27,7 +27,7 @@ pub struct SourceOptions {
     pub tracked_locks_max: u64,
     /// The highest revision an earlier process has seen of the store, if that is known.
     pub highest_seen: Option<Revision>,
-    /// What that store had told of itself. If another answers, nothing up to that revision is believed.
+    /// The cluster id and Raft term of that store. If another store answers, nothing up to that revision is believed.
     pub store_seen: StoreIdentity,
     /// The revision up to which nothing is believed, if an earlier process found that the store went back and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
@@ -73,7 +73,7 @@ pub(crate) struct Shared {
     pub(crate) options: SourceOptions,
     pub(crate) kept: KeptLocks,
     pub(crate) static_locks: Mutex<StaticLocks>,
-    /// By their prefixes. Whoever reads or guards by one holds it.
+    /// By their prefixes. Templates and routes hold them.
     pub(crate) scopes: Mutex<BTreeMap<String, Vec<Weak<Scope>>>>,
     /// See [`LockSource::has_started`](super::source::LockSource::has_started). Later, a lost watch does not undo it.
     has_started: AtomicBool,
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
 /// The locks that are tracked by name.
 #[derive(Debug, Default)]
 pub(crate) struct StaticLocks {
-    /// Held here, whoever else holds them.
+    /// The cache itself keeps these alive.
     pub(crate) named: BTreeMap<LockKey, Arc<TrackedLock>>,
     /// Those that are read whole each period: the named ones, and what was named and is still held by a request.
     pub(crate) read: BTreeMap<LockKey, Weak<TrackedLock>>,
@@ -137,7 +137,7 @@ impl Shared {
         lock_list(&self.static_locks).read.len()
     }
 
-    /// The locks that are read whole, be it that they may not be read.
+    /// The locks that are read whole, also those that etcd does not let us read.
     pub(crate) fn read_locks(&self) -> Vec<Arc<TrackedLock>> {
         let mut tracked = lock_list(&self.static_locks);
         tracked.read.retain(|_, lock| lock.strong_count() > 0);

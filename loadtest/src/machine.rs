@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
@@ -14,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTime {
     had: Duration,
-    /// How long it was ready to run while others ran.
+    /// How long a thread was ready to run while others ran. Zero for a process.
     waited: Duration,
     at: Instant,
 }
@@ -39,18 +41,16 @@ impl CpuTime {
         Ok(CpuTime { had, waited, at: Instant::now() })
     }
 
+    /// Includes the threads that have ended, which `/proc` forgets: a sum over the living ones can shrink.
     pub(crate) fn of_tree(process: u32) -> Result<CpuTime> {
-        let (mut had, mut waited) = (Duration::ZERO, Duration::ZERO);
+        let mut had = Duration::ZERO;
         for process in tree(process)? {
-            // A process or thread that has just ended has no figures left.
-            let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
-            for task in tasks.into_iter().flatten().flatten() {
-                let (on_cpu, ready) = figures(&task.path().join("schedstat")).unwrap_or_default();
-                had += on_cpu;
-                waited += ready;
-            }
+            let id = Pid::from_raw(process.try_into().context("a process id is too large")?);
+            // A process that has just ended has no clock left.
+            let clock = clock_getcpuclockid(id).and_then(|clock| clock.now());
+            had += clock.map(Duration::from).unwrap_or_default();
         }
-        Ok(CpuTime { had, waited, at: Instant::now() })
+        Ok(CpuTime { had, waited: Duration::ZERO, at: Instant::now() })
     }
 
     pub(crate) fn since(&self, earlier: &CpuTime) -> Duration {

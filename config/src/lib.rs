@@ -1,7 +1,7 @@
 //! The configuration of fencepost: the file as written, checked and typed.
 //!
 //! [`Config::from_toml`] reads a file and [`Config::from_flags`] the command line. Both report every [`Problem`] at once,
-//! each with its place. A [`Config`] needs no more checks. `REFERENCE.md` beside this crate describes every key.
+//! each with its place. A [`Config`] needs no more checks. `docs/configuration.md` describes every key.
 //!
 //! Read in this order: the reader (`reader`), a table of the file (`limits`), the whole file (`config`), routes
 //! (`route`, `check_routes`), and which route a request meets (`routing`).

@@ -7,7 +7,7 @@ use crate::reader::Table;
 use crate::units::Unit::{Count, Size};
 use crate::units::{HOUR, MINUTE, SECOND};
 
-/// What one process takes and how long it waits. `Limits::read` has the ranges and defaults, and REFERENCE.md says what
+/// What one process takes and how long it waits. `Limits::read` has the ranges and defaults, and docs/configuration.md says what
 /// happens at each limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {

@@ -1,10 +1,10 @@
-//! REFERENCE.md says what the code does: the same keys, the same defaults, the same ranges.
+//! docs/configuration.md says what the code does: the same keys, the same defaults, the same ranges.
 
 use std::collections::BTreeMap;
 
 use crate::{Config, Problems};
 
-const REFERENCE: &str = include_str!("../REFERENCE.md");
+const REFERENCE: &str = include_str!("../../docs/configuration.md");
 
 /// A line of a table, below the heading of its section.
 struct Row {

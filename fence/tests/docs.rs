@@ -1,4 +1,4 @@
-//! What the README says of this crate is so.
+//! What docs/embedding.md has of this crate is true.
 
 fn document(name: &str) -> String {
     std::fs::read_to_string(format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
@@ -11,18 +11,18 @@ fn sample(text: &str, language: &str) -> String {
 }
 
 #[test]
-fn the_code_of_the_readme_is_that_of_the_crate_which_is_compiled() {
-    let (readme, crate_docs) = (document("../README.md"), document("src/lib.rs"));
-    for line in sample(&readme, "rust").lines() {
+fn code_of_the_book_is_compiled_with_the_crate() {
+    let (page, crate_docs) = (document("../docs/embedding.md"), document("src/lib.rs"));
+    for line in sample(&page, "rust").lines() {
         assert!(crate_docs.contains(&format!("//! {line}\n")), "{line:?} is not in the docs of the crate");
     }
 }
 
 #[test]
-fn the_command_that_runs_the_example_is_the_same_in_readme_and_crate() {
+fn command_of_the_example_is_in_book_and_crate() {
     let command =
         "cargo run --package fencepost-fence --example server -- http://127.0.0.1:2379 /shards/2/lock 127.0.0.1:8080";
-    for name in ["../README.md", "src/lib.rs"] {
+    for name in ["../docs/embedding.md", "src/lib.rs"] {
         assert!(document(name).contains(command), "{name}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the documents say is so.
+//! The documents are true.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,8 +22,8 @@ fn named_in_tables(text: &str, prefix: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_metric_of_the_readme_exists_and_every_metric_is_in_the_readme() {
-    assert_eq!(named_in_tables(&document("README.md"), "fencepost_"), existing_metrics());
+fn metrics_are_those_of_the_book() {
+    assert_eq!(named_in_tables(&document("docs/operating.md"), "fencepost_"), existing_metrics());
 }
 
 #[test]
@@ -68,45 +68,45 @@ fn existing_metrics() -> BTreeSet<String> {
     let expiry = Expiry { file: "/t".into(), what, subject, not_before: 0, not_after: 0 };
     metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
     metrics.tls().handshakes(TlsUse::Listener, "any");
-    let text = String::from_utf8(metrics.text(&samples_of_the_readme().remove(0)).unwrap()).unwrap();
+    let text = String::from_utf8(metrics.text(&sample_files().remove(0)).unwrap()).unwrap();
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
 }
 
 #[test]
-fn the_readme_names_every_reason_with_its_action() {
-    let readme = document("README.md");
+fn reasons_and_actions_are_those_of_the_book() {
+    let page = document("docs/refusals.md");
     for rejection in Rejection::ALL {
         let (code, action) = (rejection.code(), rejection.action().name());
-        let row = readme.lines().find(|line| line.starts_with(&format!("| `{code}` |")));
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{code}` |")));
         let row = row.unwrap_or_else(|| panic!("{code} has no row"));
         assert!(row.contains(&format!("| `{action}` |")), "{row}");
     }
 }
 
 #[test]
-fn the_readme_names_every_failure_with_its_answer() {
-    let readme = document("README.md");
+fn failures_and_statuses_are_those_of_the_book() {
+    let page = document("docs/refusals.md");
     let answered = Failure::ALL.into_iter().filter(|failure| *failure != Failure::Unreadable);
     for failure in answered {
         let response = failure.answer(AnswerForm::Problem);
         let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
         let start = format!("| `{}` | {} |", failure.code(), response.status().as_u16());
-        let row = readme.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row {start}"));
+        let row = page.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row {start}"));
         let forwarded = row.split('|').nth(3).unwrap();
         assert!(forwarded.contains(&format!("`{}`", body["forwarded"])), "{row}");
     }
 }
 
 #[test]
-fn the_sample_files_of_the_readme_are_right() {
-    let samples = samples_of_the_readme();
+fn sample_files_are_right() {
+    let samples = sample_files();
     assert_eq!(samples.len(), 2);
     assert!(samples.iter().all(|sample| sample.routes.len() == 1));
 }
 
-fn samples_of_the_readme() -> Vec<Config> {
-    let readme = document("README.md");
-    let samples = readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+fn sample_files() -> Vec<Config> {
+    let pages = ["README.md", "docs/tls.md"].map(document).join("\n");
+    let samples = pages.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let read = |sample| Config::from_toml("README.md", sample).unwrap_or_else(|problems| panic!("{problems}"));
     samples.map(read).collect()
 }
@@ -219,7 +219,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("| 1 s, 2 s |", "access_log.rs", "END_MAX: Duration = Duration::from_secs(2)"),
         ("| 1 s | It is cut", "drain.rs", "LAST_ANSWERS_MAX: Duration = Duration::from_secs(1)"),
     ];
-    let reference = document("config/REFERENCE.md");
+    let reference = document("docs/configuration.md");
     let (_, rows) = reference.split_once("## Limits that no key sets").unwrap();
     for (said, file, limit) in limits {
         assert!(rows.contains(said), "{said}");
@@ -239,6 +239,46 @@ fn every_test_that_the_documents_name_exists() {
     let tests = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|word| word.matches('_').count() >= 4);
     let missing: Vec<&str> = tests.filter(|test| !sources.contains(&format!("fn {test}("))).collect();
     assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let listed = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let named = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "recipes/README.md"];
+    let pages = listed.chain(named.map(|name| root.join(name)));
+    let mut broken = Vec::new();
+    for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            let is_there = target.exists() && (anchor.is_empty() || anchors(&target).contains(anchor));
+            if !is_there {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert_eq!(broken, Vec::<String>::new());
+}
+
+/// The anchors that GitHub and mdBook give to the headings of a page.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let kept = |letter: &char| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter);
+    headings
+        .map(|line| {
+            line.trim_start_matches('#')
+                .trim()
+                .to_lowercase()
+                .chars()
+                .filter(kept)
+                .collect::<String>()
+                .replace(' ', "-")
+        })
+        .collect()
 }
 
 fn collect_rust(folder: &Path, sources: &mut String) {

@@ -665,6 +665,17 @@ async fn curl_is_all_a_master_needs() {
     let fence = Fencepost::launch_with(&arguments).await;
     fence.wait_until_ready().await;
 
+    let (proxy, stamp) = (fence.listener.to_string(), "127.0.0.1:0");
+    let places = [
+        ("target/release/fencepost", env!("CARGO_BIN_EXE_fencepost")),
+        ("http://127.0.0.1:2379", &endpoint),
+        ("--stamp 127.0.0.1:8081", &format!("--stamp {stamp}")),
+        ("127.0.0.1:8080", &proxy),
+        ("curl -fsS http://127.0.0.1:8081/jobs", "sh -c 'curl -fsS http://$FENCE_STAMP/jobs'"),
+    ];
+    let held = at(commands.next().unwrap(), &places);
+    assert_eq!(printed("sh", &["-c", &held]).await, "ok");
+
     etcd.etcdctl(&["put", "/shards/2/lock", "shard-2"]).await;
     let master = at(commands.next().unwrap(), &[("http://127.0.0.1:8080", &fence.listener.to_string())]);
     let etcdctl = etcd.etcdctl_command();
@@ -672,7 +683,7 @@ async fn curl_is_all_a_master_needs() {
     let set_up = format!("set -eu; PATH={tools}:$PATH; export ETCDCTL_ENDPOINTS={endpoint}");
     assert_eq!(printed("sh", &["-c", &format!("{set_up}\n{master}")]).await, "OK\nok");
     let seen = worker.seen();
-    assert_eq!(seen.iter().map(|one| one.path.as_str()).collect::<Vec<_>>(), ["/jobs"]);
+    assert_eq!(seen.iter().map(|one| one.path.as_str()).collect::<Vec<_>>(), ["/jobs"; 2]);
 }
 
 #[tokio::test]

@@ -35,10 +35,10 @@ async fn enable_users(etcd: &Etcd, security: &EtcdSecurity, password: &str) {
     etcd.enable_users().await;
     let file = security.directory().join("password");
     replace_file(&file, &format!("{password}\n"));
-    let reference = include_str!("../../../config/REFERENCE.md");
+    let reference = include_str!("../../../docs/configuration.md");
     let commands = reference.split("```sh\n").find(|block| block.starts_with("etcdctl role add")).unwrap();
     let commands = commands.split("```").next().unwrap();
-    assert!(include_str!("../../../README.md").contains(commands), "the README has the same commands");
+    assert!(include_str!("../../../docs/etcd.md").contains(commands), "docs/etcd.md has the same commands");
     let commands = commands.replace("/run/secrets/etcd", file.to_str().unwrap());
     run_in_shell(etcd, &commands).await;
 }

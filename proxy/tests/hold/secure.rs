@@ -18,9 +18,8 @@ const QUEUE: &str = "/shards/2/lock.queue/";
 async fn arguments(etcd: &Etcd, security: &EtcdSecurity, client: (PathBuf, PathBuf), ttl: &str) -> Vec<String> {
     let password = security.directory().join("master-password");
     std::fs::write(&password, "secret\n").unwrap();
-    // What the README says is enough.
-    let readme = include_str!("../../../README.md");
-    let commands = readme.split("```sh\n").find(|block| block.starts_with("etcdctl role add masters\n")).unwrap();
+    let page = include_str!("../../../docs/etcd.md");
+    let commands = page.split("```sh\n").find(|block| block.starts_with("etcdctl role add masters\n")).unwrap();
     for command in commands.split("```").next().unwrap().lines() {
         etcd.etcdctl(&command.split_whitespace().skip(1).collect::<Vec<_>>()).await;
     }

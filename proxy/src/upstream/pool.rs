@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use self::opening::Opening;
-use super::addresses::Addresses;
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::http2::{Http2, Stream};
@@ -43,7 +42,6 @@ pub struct Pool {
 
 struct Shared {
     upstream: Upstream,
-    addresses: Addresses,
     background: Background,
     /// HTTP/1.1 connections without a request, the one used last at the end.
     #[expect(clippy::vec_box, reason = "a request takes one and moves it on")]
@@ -101,7 +99,6 @@ impl Pool {
         Pool {
             shared: Rc::new(Shared {
                 upstream,
-                addresses: Addresses::default(),
                 background,
                 idle: RefCell::default(),
                 http2: RefCell::default(),

@@ -43,7 +43,7 @@ impl Opening {
     /// Opens it, and takes it in.
     async fn open(&mut self, wants: Wants) -> Result<(), UpstreamError> {
         let pool = Rc::clone(&self.pool);
-        let opened = open(&pool.upstream, &pool.addresses, wants).await?;
+        let opened = open(&pool.upstream, wants).await?;
         if wants == Wants::Either {
             pool.picked.set(opened.protocol);
         }

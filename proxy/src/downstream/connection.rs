@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 
 use fencepost_tls::PeerNames;
 use http::HeaderValue;
@@ -16,7 +15,7 @@ use super::limits::Limits;
 use super::seat::{Answering, Seat, UnderWay};
 use super::tally::Closing;
 use super::unread::{Rests, Unread};
-use crate::wire::{Background, Socket, Turns};
+use crate::wire::{Background, Socket};
 
 #[cfg(test)]
 use {
@@ -59,14 +58,6 @@ pub enum Protocol {
     Http2,
 }
 
-/// A client has sent too many frames of a kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Exceeded {
-    pub(super) closing: Closing,
-    /// Whether we were in the middle of a frame of ours, which the client did not take.
-    pub(super) amid_frame: bool,
-}
-
 /// A client's connection: who is at its other end, and what it is doing. One per connection, shared by its requests.
 pub struct Connection {
     address: ClientAddress,
@@ -76,8 +67,6 @@ pub struct Connection {
     tls: Option<Box<TlsClient>>,
     pub(super) limits: Rc<Limits>,
     pub(super) socket: Socket,
-    /// What HTTP says on it, on its way to the socket.
-    pub(super) writes: Turns<Socket>,
     pub(super) background: Background,
     pub(super) seat: Rc<Seat>,
     /// Requests so far.
@@ -103,7 +92,7 @@ pub struct Connection {
     /// On HTTP/2: how many pieces of answers have been put down to be written, since that was last looked at.
     pub(super) pieces: Cell<u64>,
     /// On HTTP/2: which frames its client has sent too many of.
-    pub(super) exceeded: Cell<Option<Exceeded>>,
+    pub(super) exceeded: Cell<Option<Closing>>,
 }
 
 impl Connection {
@@ -122,7 +111,6 @@ impl Connection {
             forwarded_for: forwarded_for(address),
             tls,
             limits,
-            writes: Turns::new(socket.clone()),
             socket,
             background,
             seat,
@@ -171,21 +159,6 @@ impl Connection {
     /// then its place is taken, on HTTP/2 its place among the streams too.
     pub fn under_way(&self) -> UnderWay {
         self.seat.under_way()
-    }
-
-    /// Whether the kernel has all that HTTP has said so far, so that something else may be said.
-    pub(super) fn has_spoken_out(&self) -> bool {
-        self.writes.is_all_written() && !self.socket.is_write_blocked()
-    }
-
-    /// Ready when the client has ended its side while its last request over HTTP/1 is under way: it does not wait for the answer. A
-    /// client that has sent something behind that request does.
-    pub(super) fn poll_client_left(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let is_answered = self.in_flight.get() == 0;
-        if is_answered || !self.progress.is_at_end_of(self.requests.get()) {
-            return Poll::Pending;
-        }
-        self.socket.poll_end(cx)
     }
 
     /// Whether it has had as many requests as it may have.

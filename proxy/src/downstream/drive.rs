@@ -12,6 +12,7 @@ use http::{Request, Response};
 use http1_strict::StrictReader;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::join;
 use tokio::time::Instant;
 use tower::Service;
 
@@ -19,14 +20,14 @@ use super::accept::{Accepted, CountedIn};
 use super::answer::AnswerBody;
 use super::arrive::{Arrived, arrive};
 use super::client_body::ClientBody;
-use super::connection::{Connection, Exceeded, Protocol};
+use super::connection::{Connection, Protocol};
 use super::frames;
 use super::limits::Limits;
 use super::lingering_close;
 use super::seat::Waiting;
 use super::serve::{OnUnreadHead, Stage};
 use super::service::ConnectionService;
-use super::serving::{ClientIo, InTurns, Serving};
+use super::serving::{ClientIo, Serving};
 use super::strict_trailers::{MARKER_LIST_BYTES, StrictTrailers};
 use super::tally::Closing;
 use super::unread::Streams;
@@ -169,8 +170,8 @@ where
     match connection.protocol() {
         Protocol::Http1 => {
             let reader = StrictReader::new(connection.socket.clone(), connection.progress.clone());
-            let io = TokioIo::new(connection.writes.gather(reader));
-            let mut serving = InTurns::new(http1_builder(limits).serve_connection(io, service), connection);
+            let io = TokioIo::new(join(reader, connection.socket.clone()));
+            let mut serving = http1_builder(limits).serve_connection(io, service);
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
             let end = drive(&mut serving, &begun, Stage::Closing).await;
@@ -183,15 +184,14 @@ where
             }
             match end {
                 End::Served => {
-                    if let Some(rest) = beyond_http(serving.serving.into_parts(), connection) {
+                    if let Some(rest) = beyond_http(serving.into_parts(), connection) {
                         rest.await;
                     }
                 }
-                End::Unreadable { answered, .. } => {
+                // hyper has answered it.
+                End::Unreadable { .. } => {
                     drop(serving);
-                    let is_in_place = !answered && connection.has_spoken_out();
-                    let last_word = if is_in_place { lingering_close::BAD_REQUEST } else { &[] };
-                    Box::pin(lingering_close::with_client(connection, last_word)).await;
+                    Box::pin(lingering_close::with_client(connection, &[])).await;
                 }
                 End::Parted | End::Dropped => {}
             }
@@ -199,21 +199,19 @@ where
         Protocol::Http2 => {
             let counted = frames::Counted::new(connection.socket.clone(), connection.clone());
             let strict = StrictTrailers::new(counted, limits.header_bytes_max);
-            let io = TokioIo::new(connection.writes.gather(strict));
-            let serving = http2_builder(limits, Streams::of(connection)).serve_connection(io, service);
-            let mut serving = Box::new(InTurns::new(serving, connection));
+            let io = TokioIo::new(join(strict, connection.socket.clone()));
+            let mut serving = Box::new(http2_builder(limits, Streams::of(connection)).serve_connection(io, service));
             let end = drive(&mut *serving, &begun, Stage::Leaving).await;
             drop(serving);
             if matches!(end, End::Parted) {
                 // It may be about to read what was said last.
                 Box::pin(lingering_close::with_client(connection, &[])).await;
             }
-            if let Some(Exceeded { closing, amid_frame }) = connection.exceeded.get() {
+            if let Some(closing) = connection.exceeded.get() {
                 connection.seat.close(closing);
-                // GOAWAY within a frame of ours that is half written would be taken for a part of it. And this may have been noted before
-                // what was not written then went out: so it is looked at again.
-                let is_in_place = !amid_frame && connection.has_spoken_out();
-                let last_word = if is_in_place { lingering_close::CALM_DOWN } else { &[] };
+                // Behind a part of a frame, the client would read GOAWAY as the rest of that frame.
+                let is_amid_frame = connection.socket.is_write_blocked();
+                let last_word = if is_amid_frame { &[] } else { lingering_close::CALM_DOWN };
                 Box::pin(lingering_close::with_client(connection, last_word)).await;
             }
         }
@@ -223,10 +221,7 @@ where
 fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
-        // Else hyper looks for the client's end while we answer, by reading on, and takes 8 KiB to read into for each request: 2 % of a
-        // GET. `drive` looks for it.
-        .half_close(true)
-        .keep_alive(true)
+        .half_close(false) // A client that has ended its side has left.
         // Not `pipeline_flush`: with it hyper takes an answer's body as fast as the worker gives it, and keeps all that
         // the client does not read.
         // Our own watch tells slow heads from idle connections; hyper's one timer would be both.
@@ -259,7 +254,7 @@ enum End {
     /// By HTTP's rules: closed, or about to speak another protocol.
     Served,
     /// By a request that could not be read.
-    Unreadable { answered: bool, is_too_large: bool },
+    Unreadable { is_too_large: bool },
     /// By us, since the client that was to leave did not.
     Parted,
     /// By an error, by us or for the client's silence.
@@ -285,15 +280,6 @@ impl<C: Serving> Future for Driven<'_, C> {
     type Output = End;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
-        let end = ready!(self.poll_end(cx));
-        // There is no other turn at whose end it would be written.
-        self.begun.connection.writes.write_out(&mut Context::from_waker(Waker::noop()));
-        Poll::Ready(end)
-    }
-}
-
-impl<C: Serving> Driven<'_, C> {
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let Begun { connection, stage, .. } = self.begun;
         if !self.left && (stage.stage() >= self.leaves_at || leaves_spent(connection)) {
             self.leave();
@@ -304,29 +290,16 @@ impl<C: Serving> Driven<'_, C> {
         if let Poll::Ready(ended) = Pin::new(&mut *self.serving).poll(cx) {
             return Poll::Ready(match ended {
                 Ok(()) => End::Served,
-                Err(error) if error.is_parse() => {
-                    let (answered, is_too_large) = (connection.writes.has_spoken(), error.is_parse_too_large());
-                    End::Unreadable { answered, is_too_large }
-                }
+                Err(error) if error.is_parse() => End::Unreadable { is_too_large: error.is_parse_too_large() },
                 Err(_) => End::Dropped,
             });
-        }
-        if connection.poll_client_left(cx).is_ready() {
-            return Poll::Ready(End::Dropped);
         }
         if !self.left && leaves_spent(connection) {
             cx.waker().wake_by_ref();
         }
         let seat = &connection.seat;
         seat.set_held_up(connection.socket.is_write_blocked());
-        let mut called = seat.poll_called(cx);
-        if called.is_ready() && !connection.writes.is_all_written() {
-            connection.writes.write_out(cx);
-            // If its client does not take what it was just told, it has not been waiting for it.
-            seat.set_held_up(connection.socket.is_write_blocked());
-            called = seat.poll_called(cx);
-        }
-        let closing = match called {
+        let closing = match seat.poll_called(cx) {
             Poll::Ready(()) => Closing::Room,
             Poll::Pending => ready!(self.watch.poll(cx, connection)),
         };
@@ -343,7 +316,9 @@ impl<C: Serving> Driven<'_, C> {
         seat.close(closing);
         Poll::Ready(End::Dropped)
     }
+}
 
+impl<C: Serving> Driven<'_, C> {
     fn leave(&mut self) {
         self.left = true;
         self.serving.leave();
@@ -355,8 +330,8 @@ impl<C: Serving> Driven<'_, C> {
 /// a body that could not be read is its request's affair: for hyper that is no error of parsing.
 fn unread_head(end: &End, connection: &Connection) -> Option<UnreadHead> {
     match end {
-        End::Unreadable { is_too_large: true, .. } => Some(UnreadHead::TooLarge),
-        End::Unreadable { is_too_large: false, .. } => {
+        End::Unreadable { is_too_large: true } => Some(UnreadHead::TooLarge),
+        End::Unreadable { is_too_large: false } => {
             Some(connection.progress.rejected().map_or(UnreadHead::Unknown, UnreadHead::Unclear))
         }
         End::Served | End::Parted | End::Dropped => None,
@@ -375,7 +350,7 @@ fn beyond_http<S>(
     connection: &Connection,
 ) -> Option<Pin<Box<dyn Future<Output = ()> + '_>>> {
     if let Some(tunnel) = connection.tunnel.take() {
-        let tunnelled = tunnel(parts.io.into_inner().into_reader().into_inner(), parts.read_buf);
+        let tunnelled = tunnel(parts.io.into_inner().into_inner().0.into_inner(), parts.read_buf);
         return Some(Box::pin(async move { _ = tunnelled.await }));
     }
     if lingering_close::is_written_to(connection, &parts.read_buf) {
@@ -383,7 +358,3 @@ fn beyond_http<S>(
     }
     None
 }
-
-#[cfg(test)]
-#[path = "drive_tests.rs"]
-mod tests;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
 
-use super::connection::{Connection, Exceeded};
+use super::connection::Connection;
 use super::limits::Limits;
 use super::tally::Closing;
 use crate::wire::Socket;
@@ -164,8 +164,7 @@ impl AsyncRead for Counted {
         let (moved, pieces) = (self.socket.bytes_moved(), self.connection.pieces.take());
         self.counter.puts_down(pieces);
         if let Err(closing) = self.counter.count(&buffer.filled()[before..], moved, Instant::now()) {
-            let amid_frame = self.socket.is_write_blocked();
-            self.connection.exceeded.set(Some(Exceeded { closing, amid_frame }));
+            self.connection.exceeded.set(Some(closing));
             return Poll::Ready(Err(io::Error::other("more frames than a client may send")));
         }
         if std::mem::take(&mut self.counter.has_pong) {
@@ -177,11 +176,6 @@ impl AsyncRead for Counted {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
-    use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-    use tokio::net::UnixStream;
-
     use super::*;
 
     const DATA: u8 = 0;
@@ -246,27 +240,6 @@ mod tests {
         counter.count(&frame(DATA, 1, 0), 0, now).unwrap();
         counter.count(&frame(DATA, 0, 0), 0, now).unwrap();
         assert_eq!(counter.count(&frame(DATA, 0, 0), 0, now), Err(Closing::ControlFrames));
-    }
-
-    #[tokio::test]
-    async fn who_is_left_amid_a_frame_of_ours_is_known_though_that_goes_out_later() {
-        for amid_frame in [false, true] {
-            let (ours, mut theirs) = UnixStream::pair().unwrap();
-            let mut socket = Socket::downstream(ours.into());
-            let limits = Limits { control_frames_max: 1, ..Limits::default() };
-            let connection = Connection::for_tests(limits, socket.clone()).await;
-            let mut counted = Counted::new(socket.clone(), connection.clone());
-            poll_fn(|cx| {
-                while amid_frame && Pin::new(&mut socket).poll_write(cx, &[0; 65536]).is_ready() {}
-                Poll::Ready(())
-            })
-            .await;
-            theirs.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-            theirs.write_all(&[frame(PING, 0, 8), frame(PING, 0, 8)].concat()).await.unwrap();
-            while counted.read(&mut [0; 100]).await.is_ok() {}
-            let closing = Closing::ControlFrames;
-            assert_eq!(connection.exceeded.get(), Some(Exceeded { closing, amid_frame }));
-        }
     }
 
     #[test]

@@ -6,9 +6,6 @@ use super::connection::Connection;
 use super::limits::Limits;
 use crate::wire::Socket;
 
-/// What hyper does not say to a request whose framing is wrong: it closes without a word.
-pub(super) const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-
 /// HTTP/2's GOAWAY with ENHANCE_YOUR_CALM; any stream may have been looked at.
 pub(super) const CALM_DOWN: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0b";
 

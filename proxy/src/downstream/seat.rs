@@ -176,12 +176,6 @@ impl Seat {
         }
     }
 
-    /// Has the connection make room.
-    #[cfg(test)]
-    pub(super) fn call(&self) {
-        self.thread.ring.borrow_mut().nodes[self.index].is_called = true;
-    }
-
     /// Ready when the connection is to make room. Asked after it has looked for a request.
     pub(super) fn poll_called(&self, cx: &mut Context<'_>) -> Poll<()> {
         let node = &mut self.thread.ring.borrow_mut().nodes[self.index];

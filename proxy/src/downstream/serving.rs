@@ -1,10 +1,8 @@
-//! hyper's two kinds of connection, as one, and in turns.
+//! Gives hyper's two kinds of connection one interface.
 
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 
 use http_body::Body;
 use http1_strict::StrictReader;
@@ -13,18 +11,18 @@ use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
 use hyper_util::rt::TokioIo;
+use tokio::io::Join;
 
-use super::connection::Connection;
 use super::frames;
 use super::strict_trailers::StrictTrailers;
 use super::unread::{Piece, Streams};
-use crate::wire::{Gathered, Socket};
+use crate::wire::Socket;
 
 /// What hyper's HTTP/1 reads and writes.
-pub(super) type ClientIo = Gathered<StrictReader<Socket>, Socket>;
+pub(super) type ClientIo = Join<StrictReader<Socket>, Socket>;
 
 /// What hyper's HTTP/2 reads and writes.
-pub(super) type Http2Io = Gathered<StrictTrailers<frames::Counted>, Socket>;
+pub(super) type Http2Io = Join<StrictTrailers<frames::Counted>, Socket>;
 
 /// What hyper's two kinds of connection have in common.
 pub(super) trait Serving: Future<Output = hyper::Result<()>> + Unpin {
@@ -56,39 +54,5 @@ where
 {
     fn leave(&mut self) {
         Pin::new(self).graceful_shutdown();
-    }
-}
-
-/// A connection whose writes are gathered. It has ended well when all that it has said is written.
-pub(super) struct InTurns<C> {
-    pub(super) serving: C,
-    connection: Rc<Connection>,
-    has_served: bool,
-}
-
-impl<C> InTurns<C> {
-    pub(super) fn new(serving: C, connection: &Rc<Connection>) -> InTurns<C> {
-        InTurns { serving, connection: Rc::clone(connection), has_served: false }
-    }
-}
-
-impl<C: Serving> Future for InTurns<C> {
-    type Output = hyper::Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
-        let InTurns { serving, connection, has_served } = &mut *self;
-        let writes = &connection.writes;
-        if !*has_served {
-            ready!(writes.poll(cx, connection.background.outbox(), |cx| Pin::new(serving).poll(cx)))?;
-            *has_served = true;
-        }
-        // If it can't be written, its client has gone.
-        writes.poll_written(cx).map(|_| Ok(()))
-    }
-}
-
-impl<C: Serving> Serving for InTurns<C> {
-    fn leave(&mut self) {
-        self.serving.leave();
     }
 }

@@ -8,16 +8,12 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
-use super::outbox::Outbox;
-
-/// Counts what a thread still does for requests whose client has left, so that the thread does not end before it. What it is to write
-/// is here too.
+/// Counts what a thread still does for requests whose client has left, so that the thread does not end before it.
 ///
 /// Futures run on the thread that has it: nothing here is `Send`.
 #[derive(Clone, Default)]
 pub struct Background {
     shared: Rc<Shared>,
-    outbox: Outbox,
 }
 
 #[derive(Default)]
@@ -43,11 +39,6 @@ impl Background {
     pub(crate) fn hold(&self) -> BackgroundHold {
         self.shared.held.set(self.shared.held.get() + 1);
         BackgroundHold(self.shared.clone())
-    }
-
-    /// Where the connections of the thread leave what they say.
-    pub(crate) fn outbox(&self) -> &Outbox {
-        &self.outbox
     }
 
     /// How many futures have not ended yet.

@@ -99,12 +99,6 @@ impl Socket {
         self.news() == News::Nothing
     }
 
-    /// The same, asking the kernel only if the runtime has heard of anything. That is everything that came before whatever else it has
-    /// heard of, such as the request that is to be sent.
-    pub fn is_quiet_as_heard(&self) -> bool {
-        !self.shared.stream.borrow().transport().has_heard() || self.is_quiet()
-    }
-
     /// Whether the other side has sent something that was not read. Asks the kernel.
     pub fn has_sent(&self) -> bool {
         self.news() == News::Bytes
@@ -118,19 +112,6 @@ impl Socket {
     /// What has ended TLS, if it is TLS and has ended by a fault. hyper and h2 do not always pass it on.
     pub fn tls_failure(&self) -> Option<rustls::Error> {
         self.shared.stream.borrow_mut().tls_failure()
-    }
-
-    /// Ready when the other side has ended, as far as can be seen before what it sent is read. Wakes whoever waits to read: for what
-    /// comes behind unread bytes, only once these are read.
-    pub fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            ready!(self.shared.stream.borrow().transport().poll_heard(cx));
-            match self.news() {
-                News::End => return Poll::Ready(()),
-                News::Bytes => return Poll::Pending,
-                News::Nothing => self.shared.stream.borrow().transport().forget_heard(),
-            }
-        }
     }
 
     fn news(&self) -> News {

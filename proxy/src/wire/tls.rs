@@ -174,7 +174,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
-    use std::time::Duration;
 
     use fencepost_tests::{Authority, WorkerTls};
     use fencepost_tls::{ClientFiles, ClientTls};
@@ -243,32 +242,6 @@ mod tests {
         let (_, read) = tokio::join!(writing, worker.read_to_end(&mut arrived));
         assert_eq!(read.unwrap(), sent.len(), "to an end that is said");
         assert!(arrived == sent);
-    }
-
-    /// Asks for the end before it is there, and again behind bytes, then waits for it.
-    async fn wait_for_end(mut socket: Socket, mut other: impl AsyncWrite + Unpin) {
-        async fn has_not_ended(socket: &Socket) -> bool {
-            poll_fn(|cx| Poll::Ready(socket.poll_end(cx).is_pending())).await
-        }
-        assert!(has_not_ended(&socket).await);
-        other.write_all(b"news").await.unwrap();
-        let mut news = [0; 4];
-        socket.read_exact(&mut news[..1]).await.unwrap(); // The runtime has heard of all of it.
-        assert!(has_not_ended(&socket).await);
-        socket.read_exact(&mut news[1..]).await.unwrap();
-        let ended = async {
-            assert!(has_not_ended(&socket).await);
-            tokio::join!(poll_fn(|cx| socket.poll_end(cx)), async { other.shutdown().await.unwrap() })
-        };
-        tokio::time::timeout(Duration::from_secs(10), ended).await.expect("it is told of the end");
-    }
-
-    #[tokio::test]
-    async fn whoever_waits_for_the_end_is_told_of_it_behind_all_that_was_sent() {
-        let (ours, other) = pair().await;
-        wait_for_end(ours, other).await;
-        let (ours, other) = UnixStream::pair().unwrap();
-        wait_for_end(Socket::downstream(ours.into()), other).await;
     }
 
     /// Records of TLS 1.3, encrypted by hand: none of padding alone is written by a library.

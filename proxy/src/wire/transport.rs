@@ -72,32 +72,6 @@ impl Transport {
         self.socket().peek(&mut [MaybeUninit::uninit()])
     }
 
-    /// Whether there may be something to read, or the end, as far as the runtime has heard: by its last look at all sockets.
-    pub(super) fn has_heard(&self) -> bool {
-        self.if_heard(|| Ok(())).is_ok()
-    }
-
-    /// Ready when there may be something to read, or the end, as far as the runtime has heard.
-    pub(super) fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let heard = match &self.connection {
-            Connection::Tcp(stream) => stream.poll_read_ready(cx),
-            Connection::Unix(stream) => stream.poll_read_ready(cx),
-        };
-        heard.map(|_| ()) // Whoever looks sees what is wrong.
-    }
-
-    /// Nothing is there of what the runtime has heard: it is to say so when it hears of something else.
-    pub(super) fn forget_heard(&self) {
-        let _ = self.if_heard(|| Err::<(), _>(io::ErrorKind::WouldBlock.into()));
-    }
-
-    fn if_heard<T>(&self, look: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        match &self.connection {
-            Connection::Tcp(stream) => stream.try_io(Interest::READABLE, look),
-            Connection::Unix(stream) => stream.try_io(Interest::READABLE, look),
-        }
-    }
-
     /// The first byte that is there to be read, which stays there. Waits for it; `None`: the other side has ended.
     ///
     /// # Errors

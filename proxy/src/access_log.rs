@@ -17,9 +17,9 @@ use fencepost_config::AccessLogFormat;
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::downstream::{AnswerBody, Tunnel, TunnelEnd};
 use crate::logging::{Lines, Lost, Writing};
 use crate::request_context::RequestContext;
+use crate::server::{AnswerBody, Tunnel, TunnelEnd};
 use crate::wire::Socket;
 
 use line::Line;

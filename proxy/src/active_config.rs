@@ -9,10 +9,10 @@ use fencepost_config::{Limits, Upstream};
 use tokio::sync::watch;
 
 use crate::decision::{DecisionIds, Sample, WallClock};
-use crate::downstream::ThreadContext;
 use crate::generation::Generation;
 use crate::log_throttle::LeftOut;
 use crate::metrics::RequestCounts;
+use crate::server::ThreadContext;
 use crate::upstream::{self, KeptFields, Pool};
 use crate::wire::Background;
 

@@ -23,7 +23,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::active_config::ActiveConfig;
 use crate::dashboard;
-use crate::downstream::{ClientAddress, ClientBody, OpenConnections};
 use crate::generation::Generation;
 use crate::logging::LogControl;
 use crate::metrics::SourceReading;
@@ -31,6 +30,7 @@ use crate::observe::Observations;
 use crate::panics::{self, Panicked, contained};
 use crate::refusal::{AnswerForm, Failure};
 use crate::reload::{Outcome, Reloads};
+use crate::server::{ClientAddress, ClientBody, OpenConnections};
 use crate::tenure_log::RECORD_TIMEOUT;
 
 pub use answers::{AdminAnswer, AdminBody};

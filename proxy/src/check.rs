@@ -17,13 +17,13 @@ use tokio::time::{Instant, sleep};
 
 pub use files::{User, files, trusted};
 
-use crate::downstream::Protocol;
 use crate::generation::Generation;
 use crate::layout_hint;
 use crate::observe::text::owner_in_words;
 use crate::output::{Unprinted, print};
 use crate::process::Process;
 use crate::routes::{Guard, record_range};
+use crate::server::Protocol;
 use crate::upstream::{Speaks, Upstream, UpstreamError, connects};
 
 /// How long the lock stores may take to show every lock.

@@ -13,13 +13,13 @@ use http_body::Body as _;
 use tokio::time::Instant;
 use tower::Service;
 
-use crate::downstream::ClientBody;
 use crate::let_past::PassReason;
 use crate::metrics::{ConfirmOutcome, Counted};
 use crate::recording::{Judgement, Subject};
 use crate::request_context::{Answer, Exchange, RequestContext};
 use crate::routes::Guard;
 use crate::routing::Guarded;
+use crate::server::ClientBody;
 use crate::upstream::{METHOD_OVERRIDES, names_websocket};
 
 /// The parameter of a query by which some workers take another method than the request's. WordPress takes it for any method, as ServiceStack

@@ -15,13 +15,13 @@ use tokio::time::Instant;
 pub use handoff::Handoff;
 use handoff::Turn;
 
-use crate::downstream::{BodyFault, ClientBody};
 use crate::fencing::{Grounds, Judged, confirm, rejected};
 use crate::in_place::boxed;
 use crate::logging::WithCauses;
 use crate::recording::Subject;
 use crate::refusal::Failure;
 use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
+use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
     Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts,
     UpstreamError, Wants, outgoing_request, prepare_body,

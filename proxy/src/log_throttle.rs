@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fencepost_policy::Rejection;
 use tokio::time::Instant;
 
-use crate::downstream::HandshakeFailure;
 use crate::metrics::by_thread::{Part, Totals};
+use crate::server::HandshakeFailure;
 
 /// Lines are counted by the reason of a refusal, and beside those that no route takes the request, that it could not be read, and by
 /// the reason why a handshake came to nothing.

@@ -23,8 +23,8 @@ pub use route::{ConfirmOutcome, RouteMetrics};
 pub use sources::SourceReading;
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
-use crate::downstream::Closing;
 use crate::observe::lately::Refusals;
+use crate::server::Closing;
 
 /// Every metric of the process.
 #[derive(Debug, Clone)]

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 
 use crate::active_config::ThreadShare;
 use crate::decision::DecisionId;
-use crate::downstream::{ClientAddress, UnreadHead};
 use crate::fencing::{Claim, Grounds};
 use crate::in_place::boxed;
 use crate::let_past::PassReason;
@@ -21,6 +20,7 @@ use crate::observe::text::{shown_host, shown_method, shown_owner, shown_path, sh
 use crate::observe::{Decision, Likeness, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
 use crate::request_context::{Answer, RequestContext};
+use crate::server::{ClientAddress, UnreadHead};
 use crate::upstream::ResponseBody;
 
 /// What the verdict on a request was, where its route says so: `Fence-Verdict`.

@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::about::About;
 use crate::active_config::ThreadShare;
-use crate::downstream::{ClientAddress, ClientBody, UnderWay};
 use crate::in_place::boxed;
 use crate::let_past::LetPast;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::ActiveRoute;
+use crate::server::{ClientAddress, ClientBody, UnderWay};
 use crate::upstream::{KeptFields, Pool, ResponseBody};
 use crate::worker_permit::WorkerPermit;
 

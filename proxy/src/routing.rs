@@ -16,13 +16,13 @@ use tower::Service;
 use crate::about::About;
 use crate::access_log::{Logged, Unanswered, logged};
 use crate::active_config::ThreadShare;
-use crate::downstream::ClientBody;
 use crate::fence_call;
 use crate::panics::{Panicked, contained};
 use crate::recording::Subject;
 use crate::refusal::{AnswerForm, Failure};
 use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
 use crate::routes::{Guard, KeyBuffer};
+use crate::server::ClientBody;
 use crate::upstream::{ResponseBody, check_host};
 use crate::worker_permit::WorkerPermit;
 

@@ -6,9 +6,9 @@ use fencepost_config as config;
 use fencepost_tls::{ClientCertificates, IdentityFiles, MinVersion, ServerFiles, ServerTls, TlsError};
 use tokio::time::Instant;
 
-use crate::downstream::{ALPN, Listener, LostHandshake};
 use crate::metrics::TlsUse;
 use crate::process::Process;
+use crate::server::{ALPN, Listener, LostHandshake};
 
 /// Reads and checks the files that are configured.
 ///

@@ -8,8 +8,8 @@ use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::access_log::Logged;
 use crate::active_config::ThreadInForce;
-use crate::downstream::ClientBody;
 use crate::in_place::pinned;
+use crate::server::ClientBody;
 use crate::upstream::ResponseBody;
 use crate::worker_permit::WorkerPermit;
 use crate::{fencing, gate, routing};
@@ -17,7 +17,7 @@ use crate::{fencing, gate, routing};
 /// The service of one worker thread. A request meets the layers from top to bottom, under the configuration that is in force
 /// when it arrives.
 ///
-/// Limits on heads, connections and idle time come before it, in [`downstream`](crate::downstream). What comes out of each layer
+/// Limits on heads, connections and idle time come before it, in [`server`](crate::server). What comes out of each layer
 /// is a type that only this layer makes, and the upstream side sends nothing without the ticket that the last one gets
 /// from the lock's gate: a stack that leaves one out does not compile.
 pub fn stack(

@@ -182,16 +182,16 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("256 KiB, 100 ms", "upstream/at_worker/response.rs", "BEHIND_BYTES_MAX: usize = 256 * 1024"),
         ("256 KiB, 100 ms", "upstream/at_worker/response.rs", "CATCH_UP_MAX: Duration = Duration::from_millis(100)"),
         ("| 1 s | The same", "upstream/pool.rs", "STALL_MAX: Duration = Duration::from_secs(1)"),
-        ("| 4 KiB, `body_timeout` |", "downstream/unread.rs", "REST_BYTES_MAX: u64 = 4 * 1024"),
+        ("| 4 KiB, `body_timeout` |", "server/sending.rs", "UNSENT_AT_END_MAX: u64 = 4 * 1024"),
         ("its bytes make up for at 16 KiB a second", "upstream/upload.rs", "BYTES_A_SECOND: u32 = 16 * 1024"),
         ("and 80 KiB over HTTP/1.1", "wire/mod.rs", "HTTP1_BUFFER_BYTES: usize = 80 * 1024"),
         ("80 KiB over HTTP/2", "upstream/http2.rs", "HEAD_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES as u32"),
         ("| 12.5 MiB |", "upstream/http2.rs", "WINDOW_BYTES: u32 = 256 * 1024"), // h2 has half of 100 of these.
         ("| 12.5 MiB |", "upstream/target.rs", "streams_max: 100"),
-        ("256 KiB of each;", "downstream/drive.rs", "const WINDOW_BYTES: u32 = 256 * 1024"),
-        ("| 128 KiB for each of", "downstream/drive.rs", "const WINDOW_BYTES: u32 = 256 * 1024"), // And half of each of these.
-        ("2 MiB at least |", "downstream/drive.rs", "CONNECTION_WINDOW_BYTES_MIN: u32 = 4 * 1024 * 1024"),
-        ("| 5 s | Its connection", "downstream/watch.rs", "PARTING_MAX: Duration = Duration::from_secs(5)"),
+        ("256 KiB of each;", "server/serve_connection.rs", "const WINDOW_BYTES: u32 = 256 * 1024"),
+        ("| 128 KiB for each of", "server/serve_connection.rs", "const WINDOW_BYTES: u32 = 256 * 1024"), // And half of each of these.
+        ("2 MiB at least |", "server/serve_connection.rs", "CONNECTION_WINDOW_BYTES_MIN: u32 = 4 * 1024 * 1024"),
+        ("| 5 s | Its connection", "server/timeouts.rs", "LEAVE_MAX: Duration = Duration::from_secs(5)"),
         ("| 1 MiB | 502", "upstream/http1.rs", "BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024"),
         ("| 1 s | The connection", "upstream/connect.rs", "REFUSAL_MAX: Duration = Duration::from_secs(1)"),
         ("one every 10 s | 10 s", "upstream/http2.rs", "PING_INTERVAL: Duration = Duration::from_secs(10)"),

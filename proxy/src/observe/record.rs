@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use super::millis;
 use super::text::is_shown_as;
 use crate::decision::DecisionId;
-use crate::downstream::ClientAddress;
+use crate::server::ClientAddress;
 
 /// A route, as far as its decisions are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::response_body::ResponseBody;
 use super::target::Timeouts;
 use super::tenure;
 use super::upload::{Broken, Upload};
-use crate::downstream::BodyFault;
+use crate::server::BodyFault;
 use crate::wire::{Alarm, BackgroundGuard, BackgroundHold, Socket};
 
 /// A request at the worker. It has a task of its own, which ends when the worker is done with the request, or it is given up; whether its

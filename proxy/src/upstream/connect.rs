@@ -17,7 +17,7 @@ use super::addresses::ADDRESSES;
 use super::error::UpstreamError;
 use super::target::{Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
 use super::tls_failure::TlsFailure;
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::wire::{Socket, Transport, write_little_ahead};
 
 /// A connection on which nothing has been sent yet.

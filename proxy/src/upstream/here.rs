@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::wire::give_way;
 
 /// What of a response comes right behind its head.

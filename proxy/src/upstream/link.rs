@@ -10,7 +10,7 @@ use super::http2::Stream;
 use super::pool::Pool;
 use super::target::Wants;
 use super::turns::Turns;
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::wire::Socket;
 
 /// A request's way to the worker.

@@ -19,8 +19,8 @@ use super::http2::{Http2, Stream};
 use super::link::{Link, ReadyConnection};
 use super::quota::{IDLE_LOOK, QUOTA_LOOK, QuotaPermit};
 use super::target::{Speaks, Upstream, Wants};
-use crate::downstream::Protocol;
 use crate::logging::WithCauses;
+use crate::server::Protocol;
 use crate::wire::{Background, Socket};
 
 /// How often the log says the same of a worker.

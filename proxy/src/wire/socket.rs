@@ -248,7 +248,7 @@ impl AsyncRead for Socket {
         let before = buffer.filled().len();
         let mut unread = shared.unread.borrow_mut();
         if unread.is_empty() {
-            ready!(Pin::new(&mut *shared.stream.borrow_mut()).poll_read(cx, buffer))?;
+            ready!(shared.stream.borrow_mut().io().poll_read(cx, buffer))?;
         } else {
             let count = unread.len().min(buffer.remaining());
             buffer.put_slice(&unread[..count]);
@@ -268,7 +268,7 @@ impl AsyncWrite for Socket {
         if self.swallows_writes() {
             return Poll::Ready(Ok(bytes.len()));
         }
-        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_write(cx, bytes);
+        let result = self.shared.stream.borrow_mut().io().poll_write(cx, bytes);
         self.wrote(bytes.len(), result)
     }
 
@@ -281,7 +281,7 @@ impl AsyncWrite for Socket {
         if self.swallows_writes() {
             return Poll::Ready(Ok(wanted));
         }
-        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_write_vectored(cx, slices);
+        let result = self.shared.stream.borrow_mut().io().poll_write_vectored(cx, slices);
         self.wrote(wanted, result)
     }
 
@@ -292,14 +292,14 @@ impl AsyncWrite for Socket {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Otherwise the kernel has it already.
         if self.shared.stream.borrow().is_behind() && !self.swallows_writes() {
-            let flushed = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_flush(cx);
+            let flushed = self.shared.stream.borrow_mut().io().poll_flush(cx);
             ready!(self.wrote(0, flushed.map_ok(|()| 0)))?;
         }
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_shutdown(cx);
+        let result = self.shared.stream.borrow_mut().io().poll_shutdown(cx);
         let lenient = self.shared.on_write_error == OnWriteError::ReadOn;
         result.map(|ended| if lenient { Ok(()) } else { ended })
     }

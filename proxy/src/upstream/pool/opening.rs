@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Place, Shared};
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::upstream::connect::{Opened, open};
 use crate::upstream::error::UpstreamError;
 use crate::upstream::http1::Http1;

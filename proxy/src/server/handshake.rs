@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::connection::{ClientAddress, Protocol, TlsClient};
+use super::client::{ClientAddress, Protocol, TlsClient};
 use super::limits::Limits;
 use super::lingering_close;
 use super::listener::ListenerTls;
@@ -122,7 +122,7 @@ impl LostHandshake {
 }
 
 /// A connection whose handshake is done.
-pub(super) struct Shaken {
+pub(super) struct Established {
     pub(super) socket: Socket,
     pub(super) client: Box<TlsClient>,
     /// What was agreed on; `None` if the client asked for nothing.
@@ -138,27 +138,27 @@ struct Failed {
     parting: Option<(Transport, &'static [u8])>,
 }
 
-/// Shakes hands with a client. `None` if that comes to nothing, once the client has been told.
+/// Completes the handshake with a client. `None` if that comes to nothing, once the client has been told.
 pub(super) async fn handshake(
     transport: Transport,
     address: ClientAddress,
     tls: &ListenerTls,
     limits: &Limits,
-) -> Option<Shaken> {
-    let shaken = timeout(limits.handshake_timeout, shake(transport, &tls.server)).await;
-    let Failed { why, error, parting } = match shaken {
-        Ok(Ok(shaken)) => return Some(shaken),
+) -> Option<Established> {
+    let accepted = timeout(limits.handshake_timeout, accept(transport, &tls.server)).await;
+    let Failed { why, error, parting } = match accepted {
+        Ok(Ok(established)) => return Some(established),
         Ok(Err(failed)) => failed,
         Err(_) => Failed { why: HandshakeFailure::Timeout, error: None, parting: None },
     };
     (tls.on_failure)(&LostHandshake { client: address, why, error });
     if let Some((transport, last_word)) = parting {
-        lingering_close::by(Socket::downstream(transport), last_word, limits).await;
+        lingering_close::linger(Socket::downstream(transport), last_word, limits).await;
     }
     None
 }
 
-async fn shake(transport: Transport, tls: &ServerTls) -> Result<Shaken, Failed> {
+async fn accept(transport: Transport, tls: &ServerTls) -> Result<Established, Failed> {
     match transport.first_byte().await {
         // As methods do, and HTTP/2's preface. A record of TLS begins with a small number.
         Ok(Some(byte)) if byte.is_ascii_uppercase() => {
@@ -174,10 +174,10 @@ async fn shake(transport: Transport, tls: &ServerTls) -> Result<Shaken, Failed> 
         // The alert has been written: the client is to hear it.
         Failed { why: HandshakeFailure::of(&error), error: Some(error), parting: Some((transport, &[])) }
     })?;
-    shaken(stream)
+    established(stream)
 }
 
-fn shaken(stream: TlsStream<Transport>) -> Result<Shaken, Failed> {
+fn established(stream: TlsStream<Transport>) -> Result<Established, Failed> {
     let session = stream.get_ref().1;
     let failed = |error: rustls::Error| Failed {
         why: HandshakeFailure::of_tls(&error),
@@ -190,7 +190,7 @@ fn shaken(stream: TlsStream<Transport>) -> Result<Shaken, Failed> {
         Some(_) => Some(Protocol::Http1),
         None => None,
     };
-    Ok(Shaken {
+    Ok(Established {
         socket: Socket::downstream_tls(stream),
         client: Box::new(TlsClient { names: names.map(Rc::new) }),
         protocol,

@@ -1,14 +1,14 @@
-//! What a client may take and how long it may take for it.
+//! The limits on clients, and which of them can close a connection.
 
 use std::time::Duration;
 
 use fencepost_fence::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
 
-/// What a client may take and how long it may take for it.
+/// The limits on clients.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Open client connections of the whole process. Beyond it the one that has waited longest for its client makes room; if
-    /// all have requests, clients wait in the kernel's queue.
+    /// Open client connections of the whole process. Beyond it the one that has been idle the longest is closed; if all have
+    /// requests, clients wait in the kernel's queue.
     pub connections_max: usize,
     /// Open client connections from one IPv4 address or IPv6 /64. More are closed at once.
     pub connections_per_client_max: usize,
@@ -74,6 +74,55 @@ impl Default for Limits {
             control_frames_max: 10_000,
             discard_bytes_max: DISCARD_BYTES_MAX,
             discard_timeout: DISCARD_TIMEOUT,
+        }
+    }
+}
+
+/// The limit that closed a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// `connections_max`: it had been idle the longest, and another client waited.
+    Room,
+    /// `header_timeout`.
+    Header,
+    /// `idle_timeout`.
+    Idle,
+    /// `body_timeout`: its client read nothing of a response.
+    Body,
+    /// `body_rate_min`: its client read a response too slowly.
+    Pace,
+    /// `requests_per_connection_max`.
+    Requests,
+    /// `h2_resets_max`.
+    Resets,
+    /// `h2_control_frames_max`.
+    ControlFrames,
+}
+
+impl Closing {
+    /// All of them.
+    pub const ALL: [Closing; 8] = [
+        Closing::Room,
+        Closing::Header,
+        Closing::Idle,
+        Closing::Body,
+        Closing::Pace,
+        Closing::Requests,
+        Closing::Resets,
+        Closing::ControlFrames,
+    ];
+
+    /// The key of the configuration that has the limit.
+    pub fn limit(self) -> &'static str {
+        match self {
+            Closing::Room => "connections_max",
+            Closing::Header => "header_timeout",
+            Closing::Idle => "idle_timeout",
+            Closing::Body => "body_timeout",
+            Closing::Pace => "body_rate_min",
+            Closing::Requests => "requests_per_connection_max",
+            Closing::Resets => "h2_resets_max",
+            Closing::ControlFrames => "h2_control_frames_max",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Parting from a client that could not be understood, that asks for too much, or that sends what nobody reads.
+//! Closes a connection whose client may still be writing: our side ends first, and what the client sends is read for a while.
+//! Closed at once, the connection would be reset, and the last response lost.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -9,10 +10,9 @@ use crate::wire::Socket;
 /// HTTP/2's GOAWAY with ENHANCE_YOUR_CALM; any stream may have been looked at.
 pub(super) const CALM_DOWN: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0b";
 
-/// Whether the client has sent, or may send, what is not read any more, so that to close at once would reset the connection and its last
-/// answer with it. `read_on` is what has been read behind the last request.
-pub(super) fn is_written_to(connection: &Connection, read_on: &[u8]) -> bool {
-    // Who was not asked for a body may send it all the same, after a wait.
+/// Whether the client has sent, or may send, what is not read any more. `read_on` is what was read behind the last request.
+pub(super) fn is_called_for(connection: &Connection, read_on: &[u8]) -> bool {
+    // A client that was not asked for a body may send it all the same, after a wait.
     if connection.progress.rejected().is_some() || connection.unasked.get() > 0 {
         return true;
     }
@@ -21,18 +21,17 @@ pub(super) fn is_written_to(connection: &Connection, read_on: &[u8]) -> bool {
         && (!read_on.is_empty() || connection.socket.has_sent())
 }
 
-/// Says a last word, if there is one, and leaves the client time to hear it, unless there is no place for others.
+/// Writes a last word, if there is one, and lingers until others need the connection's slot.
 pub(super) async fn with_client(connection: &Connection, last_word: &[u8]) {
     tokio::select! {
-        () = by(connection.socket.clone(), last_word, &connection.limits) => {}
-        () = connection.seat.called() => {}
+        () = linger(connection.socket.clone(), last_word, &connection.limits) => {}
+        () = connection.activity.evicted() => {}
     }
 }
 
-/// Says a last word and ends our side, then leaves the client time to hear it: a connection that is closed while the client still
-/// writes is reset, and the answer with it.
-pub(super) async fn by(mut socket: Socket, last_word: &[u8], limits: &Limits) {
-    let parting = async {
+/// Writes a last word and ends our side, then reads what the client sends until it closes, or a limit is reached.
+pub(super) async fn linger(mut socket: Socket, last_word: &[u8], limits: &Limits) {
+    let lingering = async {
         if socket.write_all(last_word).await.is_err() || socket.flush().await.is_err() {
             return;
         }
@@ -44,6 +43,5 @@ pub(super) async fn by(mut socket: Socket, last_word: &[u8], limits: &Limits) {
             left = rest;
         }
     };
-    // Whoever has not gone by then is left.
-    let _ = tokio::time::timeout(limits.discard_timeout, parting).await;
+    let _ = tokio::time::timeout(limits.discard_timeout, lingering).await; // A client that is still there then is reset.
 }

@@ -1,34 +1,29 @@
 //! The server: worker threads, and the steps in which it ends.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::pending;
 use std::io;
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response};
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 use tower::Service;
 
-use super::accept::{Order, ThreadHandle, accept_loop};
+use super::accept::{Accepted, ThreadHandle, accept_loop};
 use super::answer::AnswerBody;
-use super::client_body::ClientBody;
-use super::connection::ClientAddress;
-use super::drive::{Thread, serve_connection};
-use super::limits::Limits;
+use super::client::ClientAddress;
+use super::connection_limiter::ConnectionLimiter;
+use super::limits::{Closing, Limits};
 use super::listener::{ListenAddress, Listener};
-use super::places::{Oldest, Places};
-use super::seat::Waiting;
-use super::tally::Closing;
-use super::thread_runtime::ThreadRuntime;
-use super::unread_head::UnreadHead;
+use super::request_body::ClientBody;
+use super::serve_connection::serve_connection;
+use super::thread::{OnUnreadHead, Stage, Thread, ThreadRuntime, UnreadHead};
 use crate::wire::Background;
 
 /// What a worker thread's service is made from.
@@ -46,9 +41,6 @@ pub struct ThreadService<S> {
     pub(super) on_unread_head: OnUnreadHead,
 }
 
-/// Is told of each request over HTTP/1 whose head was not read, and of its client.
-pub(super) type OnUnreadHead = Box<dyn Fn(ClientAddress, UnreadHead)>;
-
 impl<S> ThreadService<S> {
     /// Answers requests by `service`.
     pub fn new(service: S) -> ThreadService<S> {
@@ -62,27 +54,12 @@ impl<S> ThreadService<S> {
     }
 }
 
-/// How far the server is on its way to the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
-    /// Accepting nothing yet.
-    Ready,
-    /// Serving.
-    Serving,
-    /// Serving, but every answer asks the client to go elsewhere with its next request.
-    Leaving,
-    /// Accepting nothing, finishing what is under way.
-    Closing,
-    /// Dropping what is left.
-    Cut,
-}
-
 /// A running server. Dropping it cuts whatever is under way.
 pub struct Server {
     addresses: Vec<ListenAddress>,
     stage: watch::Sender<Stage>,
     loads: Vec<Arc<AtomicUsize>>,
-    places: Arc<Places>,
+    limiter: Arc<ConnectionLimiter>,
     cut: Arc<AtomicUsize>,
     threads_alive: usize,
     ended: mpsc::UnboundedReceiver<()>,
@@ -92,7 +69,7 @@ pub struct Server {
 #[derive(Clone)]
 pub struct OpenConnections {
     loads: Arc<[Arc<AtomicUsize>]>,
-    places: Arc<Places>,
+    limiter: Arc<ConnectionLimiter>,
 }
 
 impl OpenConnections {
@@ -103,12 +80,12 @@ impl OpenConnections {
 
     /// How many a limit has ended so far.
     pub fn closed(&self, closing: Closing) -> u64 {
-        self.places.tally.closed(closing)
+        self.limiter.closed(closing)
     }
 
     /// How many were closed as soon as they were accepted, their client having too many.
     pub fn refused(&self) -> u64 {
-        self.places.tally.refused()
+        self.limiter.refused()
     }
 }
 
@@ -138,32 +115,30 @@ where
 {
     let (stage, stage_seen) = watch::channel(Stage::Ready);
     let (ends, ended) = mpsc::unbounded_channel();
-    let places = Places::new(&limits);
+    let limiter = ConnectionLimiter::new(&limits);
     let mut server = Server {
         addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
         stage,
         loads: Vec::new(),
-        places: Arc::clone(&places),
+        limiter: Arc::clone(&limiter),
         cut: Arc::new(AtomicUsize::new(0)),
         threads_alive: 0,
         ended,
     };
-    let started = Instant::now();
     let mut workers = Vec::new();
     let mut starts = Vec::new();
     for index in 0..threads.get() {
         let load = Arc::new(AtomicUsize::new(0));
-        let (orders, ordered) = mpsc::unbounded_channel();
-        let oldest = Oldest::none();
+        let (connections, accepted) = mpsc::unbounded_channel();
         server.loads.push(load.clone());
-        workers.push(ThreadHandle { load, oldest: oldest.clone(), orders });
-        let (places, cut) = (Arc::clone(&places), Arc::clone(&server.cut));
-        let worker = WorkerThread { ordered, oldest, places, stage: stage_seen.clone(), cut, started };
+        workers.push(ThreadHandle { load, connections });
+        let (limiter, cut) = (Arc::clone(&limiter), Arc::clone(&server.cut));
+        let worker = WorkerThread { accepted, limiter, stage: stage_seen.clone(), cut };
         starts.push((index, worker, limits.clone(), make_service.clone()));
     }
     let accepting = async move {
         let loops =
-            listeners.into_iter().map(|one| accept_loop(one, workers.clone(), places.clone(), stage_seen.clone()));
+            listeners.into_iter().map(|one| accept_loop(one, workers.clone(), limiter.clone(), stage_seen.clone()));
         for ended in futures_util::future::join_all(loops).await {
             if let Err(error) = ended {
                 tracing::error!(%error, "a listener cannot be watched");
@@ -218,7 +193,7 @@ impl Server {
 
     /// Counts the client connections that are open.
     pub fn connections(&self) -> OpenConnections {
-        OpenConnections { loads: self.loads.clone().into(), places: Arc::clone(&self.places) }
+        OpenConnections { loads: self.loads.clone().into(), limiter: Arc::clone(&self.limiter) }
     }
 
     /// Client connections that are open now, for each worker thread.
@@ -292,13 +267,10 @@ impl Drop for TellEnd {
 }
 
 struct WorkerThread {
-    ordered: mpsc::UnboundedReceiver<Order>,
-    oldest: Oldest,
-    places: Arc<Places>,
+    accepted: mpsc::UnboundedReceiver<Box<Accepted>>,
+    limiter: Arc<ConnectionLimiter>,
     stage: watch::Receiver<Stage>,
     cut: Arc<AtomicUsize>,
-    /// What the threads count time from.
-    started: Instant,
 }
 
 impl WorkerThread {
@@ -314,41 +286,36 @@ impl WorkerThread {
         B: AnswerBody + Unpin,
     {
         // Without it the thread is of no use: if it panics, so does the thread, and that is noticed.
-        let mut accepts = accepting.map(tokio::task::spawn_local);
-        let accept_panics = poll_fn(move |cx| match accepts.as_mut().map(|accepts| Pin::new(accepts).poll(cx)) {
-            Some(Poll::Ready(Err(error))) if error.is_panic() => resume_unwind(error.into_panic()),
-            Some(Poll::Ready(_)) => {
-                accepts = None;
-                Poll::Pending
+        let accepts = async {
+            if let Some(accepting) = accepting {
+                let accepts = tokio::task::spawn_local(accepting);
+                accepts.await.unwrap_or_else(|error| resume_unwind(error.into_panic()));
             }
-            Some(Poll::Pending) | None => Poll::<Infallible>::Pending,
-        });
-        let mut accept_panics = pin!(accept_panics);
+            pending::<Infallible>().await
+        };
+        let mut accepts = pin!(accepts);
         let background = Background::default();
         let context = ThreadContext { index, background: background.clone() };
         let ThreadService { service, on_unread_head } = make_service(context);
-        let waiting = Waiting::new(self.oldest, self.places, self.started);
-        let thread = Thread::new(limits, background.clone(), Rc::clone(&waiting), on_unread_head);
+        let thread = Thread::new(limits, background.clone(), on_unread_head);
         let mut accepting = true;
         loop {
             tokio::select! {
-                order = self.ordered.recv(), if accepting => match order {
-                    Some(Order::Serve(accepted)) => {
-                        background.spawn(serve_connection(Box::new(accepted), service.clone(), thread.clone()));
-                    }
-                    Some(Order::MakeRoom) => waiting.make_room(),
+                accepted = self.accepted.recv(), if accepting => match accepted {
+                    Some(accepted) => background.spawn(serve_connection(accepted, service.clone(), Rc::clone(&thread))),
                     None => accepting = false,
                 },
                 changed = self.stage.changed() => {
                     let stage = if changed.is_ok() { *self.stage.borrow_and_update() } else { Stage::Cut };
                     thread.move_to(stage);
+                    self.limiter.idle.wake_all();
                     if stage == Stage::Cut {
                         self.cut.fetch_add(background.running(), Ordering::Relaxed);
                         return; // The thread's runtime drops its tasks.
                     }
                 }
                 () = background.idle(), if !accepting => return,
-                never = &mut accept_panics => match never {},
+                never = &mut accepts => match never {},
             }
         }
     }
@@ -356,7 +323,6 @@ impl WorkerThread {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
     use std::sync::{Mutex, mpsc};
 
     use fencepost_tests::PATIENCE;
@@ -369,7 +335,7 @@ mod tests {
 
     /// As the lookup of a worker's name whose server says nothing: a process that was told to end went on for as long, whatever signals came.
     #[tokio::test]
-    async fn a_server_ends_though_something_blocks_on_account_of_its_thread() {
+    async fn server_ends_though_a_blocking_call_of_its_thread_goes_on() {
         let listener = Listener::bind(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
         let (begins, begun) = mpsc::channel();
         let (_ends, blocks) = mpsc::channel::<()>();

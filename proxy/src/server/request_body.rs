@@ -1,6 +1,5 @@
-//! The body of a client's request.
+//! The body of a client's request, with its timeouts and limits. A body that nobody wants any more is read and thrown away.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -13,7 +12,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::connection::{Connection, InFlight, Protocol};
+use super::client::Protocol;
+use super::connection::Connection;
 use super::whole_length::WholeLength;
 use crate::wire::Alarm;
 
@@ -22,23 +22,33 @@ use crate::wire::Alarm;
 /// Dropping it before its end, as every refusal does, does not close the connection: what is here of it is read and thrown
 /// away, and what is still to come in the background, within [`Limits::discard_bytes_max`](super::Limits::discard_bytes_max) and
 /// [`discard_timeout`](super::Limits::discard_timeout). A client that writes its whole request before it reads would
-/// otherwise see a reset instead of the answer. But a body that the client holds back until it sees `100 Continue`
-/// (`Expect`) is not asked for: the connection ends with the answer, and what comes all the same is read behind that.
+/// otherwise see a reset instead of the response. But a body that the client holds back until it sees `100 Continue`
+/// (`Expect`) is not asked for: the connection ends with the response, and what comes all the same is read behind that.
 pub struct ClientBody {
     /// `None` if there is none, or once it has ended, failed or been handed on. Boxed: each request would move the room for it.
     incoming: Option<Box<WholeLength<Incoming>>>,
     connection: Rc<Connection>,
-    /// Which of its connection's requests it belongs to.
+    /// The number of its request on the connection.
     request: u64,
-    held_back: bool,
-    waits_in_vain: bool,
+    expects: Expects,
     /// When the present wait for the client began, and how long the earlier ones were.
     awaited_since: Option<Instant>,
     awaited: Duration,
     has_known_length: bool,
     received: u64,
-    /// On HTTP/1.1 who watches the connection sees a silent client. On HTTP/2 others may be busy on the connection.
+    /// Boxed: most bodies come with their heads.
     alarm: Option<Box<Alarm>>,
+}
+
+/// Whether a client waits for `100 Continue` before it sends a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expects {
+    /// No, or it has been sent.
+    Nothing,
+    /// hyper sends it when the body is read.
+    Continue,
+    /// hyper never does: it knows the word where it stands alone, in the last of such fields.
+    ContinueInVain,
 }
 
 /// Why the rest of a request's body will not come.
@@ -87,36 +97,39 @@ impl BodyError {
 }
 
 impl ClientBody {
-    pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, leave: Leave) -> ClientBody {
-        ClientBody {
-            has_known_length: incoming.size_hint().exact().is_some(),
-            incoming: (!incoming.is_end_stream()).then(|| Box::new(WholeLength::new(incoming))),
-            connection,
-            request,
-            held_back: leave != Leave::NotAwaited,
-            waits_in_vain: leave == Leave::AwaitedInVain,
-            awaited_since: None,
-            awaited: Duration::ZERO,
-            received: 0,
-            alarm: None,
-        }
+    /// The newest request of a connection, with its body.
+    pub(super) fn of_request(request: Request<Incoming>, connection: &Rc<Connection>) -> Box<Request<ClientBody>> {
+        let (connection, number, expects) = (Rc::clone(connection), connection.requests.get(), Expects::of(&request));
+        // Written where it stays: a request is large.
+        Box::write(Box::new_uninit(), request.map(|incoming| ClientBody::new(incoming, connection, number, expects)))
     }
 
-    /// The body itself. What is left knows its connection still, and is empty.
-    pub fn take(&mut self) -> ClientBody {
-        let nothing = ClientBody {
+    fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, expects: Expects) -> ClientBody {
+        let mut body = ClientBody::empty(connection, request);
+        body.has_known_length = incoming.size_hint().exact().is_some();
+        body.incoming = (!incoming.is_end_stream()).then(|| Box::new(WholeLength::new(incoming)));
+        body.expects = expects;
+        body
+    }
+
+    fn empty(connection: Rc<Connection>, request: u64) -> ClientBody {
+        ClientBody {
             incoming: None,
-            connection: Rc::clone(&self.connection),
-            request: self.request,
-            held_back: false,
-            waits_in_vain: false,
+            connection,
+            request,
+            expects: Expects::Nothing,
             awaited_since: None,
             awaited: Duration::ZERO,
             has_known_length: true,
             received: 0,
             alarm: None,
-        };
-        std::mem::replace(self, nothing)
+        }
+    }
+
+    /// Takes the body out. What is left knows its connection still, and is empty.
+    pub fn take(&mut self) -> ClientBody {
+        let empty = ClientBody::empty(Rc::clone(&self.connection), self.request);
+        std::mem::replace(self, empty)
     }
 
     /// Whether its length is known to be more than may be.
@@ -133,20 +146,19 @@ impl ClientBody {
         self.connection.progress.has_rejected_body_of(self.request)
     }
 
-    /// Whether its client waits for leave to send it, which it gets as soon as it is polled.
+    /// Whether its client waits for `100 Continue`, which is sent as soon as the body is polled.
     pub fn is_held_back(&self) -> bool {
-        self.held_back
+        self.expects != Expects::Nothing
     }
 
-    /// Whether its client may wait for leave that it does not get.
+    /// Whether its client may wait for `100 Continue` that is never sent.
     pub fn waits_in_vain(&self) -> bool {
-        self.waits_in_vain
+        self.expects == Expects::ContinueInVain
     }
 
     /// Notes that nobody waits for more of it before it is polled again: until then, its client is neither silent nor slow.
     pub fn rest(&mut self) {
         if let Some(since) = self.awaited_since.take() {
-            self.connection.awaited_body.rest();
             self.awaited += since.elapsed();
         }
     }
@@ -158,9 +170,9 @@ impl ClientBody {
 
     fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
-        self.held_back = false;
-        match Pin::new(&mut **incoming).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
+        self.expects = Expects::Nothing;
+        match ready!(Pin::new(&mut **incoming).poll_frame(cx)) {
+            Some(Ok(frame)) => {
                 self.received += frame.data_ref().map_or(0, Bytes::len) as u64;
                 if self.exceeds(self.received) {
                     self.throw_rest_away();
@@ -168,27 +180,15 @@ impl ClientBody {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => {
+            Some(Err(error)) => {
                 self.incoming = None;
-                let malformed = self.is_malformed();
-                Poll::Ready(Some(Err(if malformed { BodyError::Malformed } else { BodyError::Aborted(error) })))
+                let is_malformed = self.is_malformed();
+                Poll::Ready(Some(Err(if is_malformed { BodyError::Malformed } else { BodyError::Aborted(error) })))
             }
-            Poll::Ready(None) => {
-                let whole = is_whole(incoming, self.connection.protocol());
+            None => {
+                let is_whole = is_whole(incoming, self.connection.protocol());
                 self.incoming = None;
-                Poll::Ready(if whole { None } else { Some(Err(BodyError::Truncated)) })
-            }
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    /// Reads what is still to come for nobody, so that its client gets to see the answer.
-    fn throw_rest_away(&mut self) {
-        if let Some(incoming) = self.incoming.take() {
-            let mut unwanted = Unwanted { incoming, left: self.connection.limits.discard_bytes_max };
-            // A small body has come with its head. To set a task and a timer on it would be 3 % of the time of a refused POST of 1 KiB.
-            if unwanted.poll_end(&mut Context::from_waker(Waker::noop())).is_pending() {
-                self.connection.background.spawn(discard(unwanted, self.connection.clone()));
+                Poll::Ready(if is_whole { None } else { Some(Err(BodyError::Truncated)) })
             }
         }
     }
@@ -200,57 +200,21 @@ impl ClientBody {
         self.has_known_length && patience.is_some_and(|patience| self.awaited > patience)
     }
 
-    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let since = *self.awaited_since.get_or_insert_with(Instant::now);
-        match self.connection.protocol() {
-            Protocol::Http1 => {
-                ready!(self.connection.awaited_body.poll_given_up(cx));
-                self.throw_rest_away();
-            }
-            Protocol::Http2 => {
-                let due = since + self.connection.limits.body_timeout;
-                ready!(self.alarm.get_or_insert_default().poll(cx, due));
-                self.incoming = None;
-            }
+    /// Reads what is still to come for nobody, so that its client gets to see the response.
+    fn throw_rest_away(&mut self) {
+        let Some(incoming) = self.incoming.take() else { return };
+        let limits = &self.connection.limits;
+        let mut unwanted = Unwanted { incoming, left: limits.discard_bytes_max };
+        // A small body has come with its head, and needs no task.
+        if Pin::new(&mut unwanted).poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            return;
         }
-        self.rest();
-        Poll::Ready(Some(Err(BodyError::Silent)))
-    }
-}
-
-/// Whether a client waits for leave to send a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leave {
-    /// No: the body is read like any other.
-    NotAwaited,
-    /// hyper gives it when the body is read.
-    Awaited,
-    /// hyper never does: it knows the word where it stands alone, in the last of such fields.
-    AwaitedInVain,
-}
-
-impl Leave {
-    pub(super) fn of(request: &Request<Incoming>) -> Leave {
-        if request.version() != Version::HTTP_11 || request.body().is_end_stream() {
-            return Leave::NotAwaited;
-        }
-        let is_leave = |word: &[u8]| word.trim_ascii().eq_ignore_ascii_case(b"100-continue");
-        let expectations = request.headers().get_all(EXPECT);
-        let Some(last) = expectations.iter().next_back() else { return Leave::NotAwaited };
-        if is_leave(last.as_bytes()) {
-            return Leave::Awaited;
-        }
-        let mut words = expectations.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-        if words.any(is_leave) { Leave::AwaitedInVain } else { Leave::NotAwaited }
-    }
-}
-
-/// Whether a body that hyper says has ended is whole: after an HTTP/2 reset with NO_ERROR hyper says so too, and a
-/// length that was announced may be left over.
-fn is_whole(incoming: &WholeLength<Incoming>, protocol: Protocol) -> bool {
-    match protocol {
-        Protocol::Http1 => incoming.size_hint().exact().is_none_or(|left| left == 0),
-        Protocol::Http2 => incoming.is_end_stream(),
+        let (in_flight, discard_timeout) = (self.connection.activity.in_flight(), limits.discard_timeout);
+        self.connection.background.spawn(async move {
+            // Either way the body is dropped then: before its end, that closes the connection.
+            let _ = tokio::time::timeout(discard_timeout, unwanted).await;
+            drop(in_flight);
+        });
     }
 }
 
@@ -262,7 +226,11 @@ impl Body for ClientBody {
         let this = self.get_mut();
         let polled = this.poll_incoming(cx);
         if polled.is_pending() {
-            return this.poll_silence(cx);
+            let since = *this.awaited_since.get_or_insert_with(Instant::now);
+            ready!(this.alarm.get_or_insert_default().poll(cx, since + this.connection.limits.body_timeout));
+            this.rest();
+            this.throw_rest_away();
+            return Poll::Ready(Some(Err(BodyError::Silent)));
         }
         let was_awaited = this.awaited_since.is_some();
         this.rest();
@@ -284,11 +252,10 @@ impl Body for ClientBody {
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
-        self.rest();
         if self.is_end_stream() {
             return;
         }
-        if self.held_back {
+        if self.is_held_back() {
             // Dropping it makes hyper answer without asking for it, and close: nobody knows whether it comes all the same.
             self.connection.unasked.set(self.request);
             return;
@@ -297,30 +264,49 @@ impl Drop for ClientBody {
     }
 }
 
-/// What is left of a body that nobody wants.
+impl Expects {
+    fn of(request: &Request<Incoming>) -> Expects {
+        if request.version() != Version::HTTP_11 || request.body().is_end_stream() {
+            return Expects::Nothing;
+        }
+        let is_continue = |word: &[u8]| word.trim_ascii().eq_ignore_ascii_case(b"100-continue");
+        let expectations = request.headers().get_all(EXPECT);
+        let Some(last) = expectations.iter().next_back() else { return Expects::Nothing };
+        if is_continue(last.as_bytes()) {
+            return Expects::Continue;
+        }
+        let mut words = expectations.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        if words.any(is_continue) { Expects::ContinueInVain } else { Expects::Nothing }
+    }
+}
+
+/// Whether a body that hyper says has ended is whole: after an HTTP/2 reset with NO_ERROR hyper says so too, and a
+/// length that was announced may be left over.
+fn is_whole(incoming: &WholeLength<Incoming>, protocol: Protocol) -> bool {
+    match protocol {
+        Protocol::Http1 => incoming.size_hint().exact().is_none_or(|left| left == 0),
+        Protocol::Http2 => incoming.is_end_stream(),
+    }
+}
+
+/// A body that nobody wants. Reads it to its end, or to the end of what may be read of it.
 struct Unwanted {
     incoming: Box<WholeLength<Incoming>>,
     /// How many more bytes of it are read.
     left: u64,
 }
 
-impl Unwanted {
-    /// Reads on, to the end of the body or of what may be read of it.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+impl Future for Unwanted {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(Ok(frame)) = ready!(Pin::new(&mut *self.incoming).poll_frame(cx)) {
             let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-            let Some(rest) = self.left.checked_sub(bytes) else { break };
-            self.left = rest;
+            let Some(left) = self.left.checked_sub(bytes) else { break };
+            self.left = left;
         }
         Poll::Ready(())
     }
-}
-
-/// Reads what is still to come. Where a limit ends this, dropping the body closes the connection.
-async fn discard(mut unwanted: Unwanted, connection: Rc<Connection>) {
-    let _in_flight = InFlight::new(connection.clone());
-    // Too late is as good as read: either way the body is dropped now.
-    let _ = tokio::time::timeout(connection.limits.discard_timeout, poll_fn(|cx| unwanted.poll_end(cx))).await;
 }
 
 #[cfg(test)]
@@ -338,7 +324,7 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::super::Limits;
-    use super::super::unread::Streams;
+    use super::super::sending::Streams;
     use super::*;
     use crate::wire::Socket;
 
@@ -351,14 +337,14 @@ mod tests {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let (elsewhere, _its_client) = UnixStream::pair().unwrap();
         let connection = Connection::for_tests(Limits::default(), Socket::downstream(elsewhere.into())).await;
-        let streams = Streams::of(&connection);
+        let streams = Streams(Rc::clone(&connection));
         client.write_all(sent).await.unwrap();
         let goes_on = Rc::new(Cell::new(None));
         let noted = Rc::clone(&goes_on);
         let refuses = service_fn(move |request: Request<Incoming>| {
             let (connection, noted) = (Rc::clone(&connection), Rc::clone(&noted));
             async move {
-                drop(ClientBody::new(request.into_body(), Rc::clone(&connection), 1, Leave::NotAwaited));
+                drop(ClientBody::new(request.into_body(), Rc::clone(&connection), 1, Expects::Nothing));
                 noted.set(Some(connection.background.running()));
                 Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
             }
@@ -383,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_for_what_is_still_to_come_something_goes_on_in_the_background() {
+    async fn task_discards_a_body_only_if_some_is_still_to_come() {
         let http1 = |length: usize| format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n12345");
         let http2 = |flags: u8| [HTTP2_POST, &[0, 0, 5, 0, flags, 0, 0, 0, 1], b"12345"].concat();
         let here_and_to_come = async {

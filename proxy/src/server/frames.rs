@@ -12,8 +12,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::limits::Limits;
-use super::tally::Closing;
+use super::limits::{Closing, Limits};
 use crate::wire::Socket;
 
 /// How long an allowance lasts.
@@ -75,8 +74,6 @@ struct Counter {
     control_frames: Allowance,
     /// Bytes that have moved either way, as far as they have been counted.
     moved: u64,
-    /// Whether the answer to a PING has come.
-    has_pong: bool,
 }
 
 impl Counter {
@@ -88,7 +85,6 @@ impl Counter {
             resets: Allowance::new(limits.resets_max, now),
             control_frames: Allowance::new(limits.control_frames_max, now),
             moved: 0,
-            has_pong: false,
         }
     }
 
@@ -126,11 +122,8 @@ impl Counter {
         const DATA: u8 = 0;
         const HEADERS: u8 = 1;
         const RST_STREAM: u8 = 3;
-        const PING: u8 = 6;
         const END_STREAM: u8 = 1;
-        const ACK: u8 = 1;
         let (kind, flags) = (self.head[3], self.head[4]);
-        self.has_pong |= kind == PING && flags & ACK != 0;
         match kind {
             HEADERS => self.control_frames.earn(PER_REQUEST),
             DATA if self.skip > 0 || flags & END_STREAM != 0 => {}
@@ -161,14 +154,11 @@ impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
-        let (moved, pieces) = (self.socket.bytes_moved(), self.connection.pieces.take());
+        let (moved, pieces) = (self.socket.bytes_moved(), self.connection.sent.take_pieces());
         self.counter.puts_down(pieces);
         if let Err(closing) = self.counter.count(&buffer.filled()[before..], moved, Instant::now()) {
             self.connection.exceeded.set(Some(closing));
             return Poll::Ready(Err(io::Error::other("more frames than a client may send")));
-        }
-        if std::mem::take(&mut self.counter.has_pong) {
-            self.connection.answers_pings.set(true);
         }
         Poll::Ready(Ok(()))
     }
@@ -206,15 +196,6 @@ mod tests {
                 counter.count(piece, 0, now).unwrap();
             }
             assert_eq!(counter.count(&frame(PING, 0, 8), 0, now), Err(Closing::ControlFrames), "in pieces of {piece}");
-        }
-    }
-
-    #[test]
-    fn the_answer_to_a_ping_is_told_from_one() {
-        let (mut counter, now) = counter(1, 100);
-        for (kind, flags, is_answer) in [(PING, 0, false), (4, 1, false), (PING, 1, true)] {
-            counter.count(&frame(kind, flags, 8), 0, now).unwrap();
-            assert_eq!(counter.has_pong, is_answer, "{kind} {flags}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Takes connections from the kernel and hands each to the least-loaded worker thread.
+//! Takes connections from the kernel and hands each to the worker thread with the fewest.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -9,25 +9,17 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::connection::ClientAddress;
+use super::client::ClientAddress;
+use super::connection_limiter::{ConnectionLimiter, Slot};
 use super::listener::{ListenAddress, Listener, ListenerTls};
-use super::places::{Oldest, Place, Places};
-use super::serve::Stage;
-
-/// What a worker thread is told.
-pub(super) enum Order {
-    /// Serve this connection.
-    Serve(Accepted),
-    /// Close the connection that has waited longest for its client: there is no place for another.
-    MakeRoom,
-}
+use super::thread::Stage;
 
 /// A connection on its way to a worker thread.
 pub(super) struct Accepted {
     pub(super) stream: AcceptedStream,
     pub(super) tls: Option<ListenerTls>,
     pub(super) counted: CountedIn,
-    pub(super) place: Place,
+    pub(super) slot: Slot,
 }
 
 pub(super) enum AcceptedStream {
@@ -50,7 +42,7 @@ pub(super) struct CountedIn {
 }
 
 impl CountedIn {
-    pub(super) fn new(load: &Arc<AtomicUsize>) -> CountedIn {
+    fn new(load: &Arc<AtomicUsize>) -> CountedIn {
         load.fetch_add(1, Ordering::Relaxed);
         CountedIn { load: Arc::clone(load) }
     }
@@ -66,18 +58,17 @@ impl Drop for CountedIn {
 #[derive(Clone)]
 pub(super) struct ThreadHandle {
     pub(super) load: Arc<AtomicUsize>,
-    pub(super) oldest: Oldest,
-    pub(super) orders: mpsc::UnboundedSender<Order>,
+    pub(super) connections: mpsc::UnboundedSender<Box<Accepted>>,
 }
 
 /// Accepts connections of `listener` from when the server begins until it closes.
 ///
-/// When the process is full of connections with requests, or the system out of descriptors, clients wait in the kernel's
+/// When all slots are taken by connections with requests, or the system is out of descriptors, clients wait in the kernel's
 /// queue, the first of them in our hand.
 pub(super) async fn accept_loop(
     listener: Listener,
     workers: Vec<ThreadHandle>,
-    places: Arc<Places>,
+    limiter: Arc<ConnectionLimiter>,
     mut stage: watch::Receiver<Stage>,
 ) -> io::Result<()> {
     let Listener { address, socket, file: _file, tls } = listener;
@@ -100,9 +91,12 @@ pub(super) async fn accept_loop(
                 }
             };
             backoff = Backoff::default();
-            let Some(client) = places.of_client(stream.client()) else { continue };
-            let Ok(place) = places.take(client, || ask_for_room(&workers)).await else { return };
-            hand_over(stream, tls.clone(), place, &workers);
+            let Some(share) = limiter.admit(stream.client()) else { continue };
+            let slot = limiter.slot(share).await;
+            let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
+            let worker = least.expect("there is a worker thread");
+            let accepted = Accepted { stream, tls: tls.clone(), counted: CountedIn::new(&worker.load), slot };
+            let _ = worker.connections.send(Box::new(accepted)); // A thread that has ended closes it by dropping it.
         }
     };
     tokio::select! {
@@ -130,22 +124,6 @@ impl Listening {
             Listening::Unix(listener) => Ok(AcceptedStream::Unix(listener.accept().await?.0.into_std()?)),
         }
     }
-}
-
-/// Has a connection closed that waits for its client: the one that has waited longest, whatever its thread.
-fn ask_for_room(workers: &[ThreadHandle]) {
-    let waiting = workers.iter().filter_map(|worker| Some((worker.oldest.since()?, worker)));
-    if let Some((_, worker)) = waiting.min_by_key(|(since, _)| *since) {
-        let _ = worker.orders.send(Order::MakeRoom); // The places of a thread that has ended are free.
-    }
-}
-
-fn hand_over(stream: AcceptedStream, tls: Option<ListenerTls>, place: Place, workers: &[ThreadHandle]) {
-    let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
-    let worker = least.expect("there is a worker thread");
-    let counted = CountedIn::new(&worker.load);
-    // A thread that has ended closes the connection by dropping it.
-    let _ = worker.orders.send(Order::Serve(Accepted { stream, tls, counted, place }));
 }
 
 /// How long to leave a listener alone that can't accept.

@@ -18,50 +18,42 @@ use crate::wire::Socket;
 /// How long an allowance lasts.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Control frames that one request calls for: windows, acknowledgements, a ping.
-const PER_REQUEST: u64 = 8;
+const PER_REQUEST: f64 = 8.0;
 /// Those that a piece of an answer calls for, however small it is: grpc-go opens the connection's window for each, and measures by a PING what
 /// windows are good for.
-const PER_PIECE: u64 = 2;
+const PER_PIECE: f64 = 2.0;
 /// Bytes, either way, that call for one.
-const BYTES_PER_FRAME: u64 = 1024;
+const BYTES_PER_FRAME: f64 = 1024.0;
 /// With these bytes every connection of a client begins.
 const PREFACE_BYTES: usize = 24;
 const HEAD_BYTES: usize = 9;
 
-/// What a client may send, used up frame by frame and filled again as time goes by.
+/// How many frames a client may send: used up frame by frame, and filled again as time goes by.
 struct Allowance {
-    /// In frames and milliseconds of the window, so that nothing is lost to rounding.
-    left: u64,
-    max: u64,
+    left: f64,
+    max: f64,
     filled: Instant,
 }
 
 impl Allowance {
-    fn new(frames: u32, now: Instant) -> Allowance {
-        let max = u64::from(frames) * millis(WINDOW);
-        Allowance { left: max, max, filled: now }
+    fn new(max: u32, now: Instant) -> Allowance {
+        Allowance { left: max.into(), max: max.into(), filled: now }
     }
 
     fn fill(&mut self, now: Instant) {
-        let passed = millis(now - self.filled);
-        self.filled += Duration::from_millis(passed);
-        let more = passed.saturating_mul(self.max / millis(WINDOW));
-        self.left = self.left.saturating_add(more).min(self.max);
+        self.earn(self.max * (now - self.filled).as_secs_f64() / WINDOW.as_secs_f64());
+        self.filled = now;
     }
 
-    fn earn(&mut self, frames: u64) {
-        self.left = self.left.saturating_add(frames.saturating_mul(millis(WINDOW))).min(self.max);
+    fn earn(&mut self, frames: f64) {
+        self.left = (self.left + frames).min(self.max);
     }
 
     fn take(&mut self) -> bool {
-        let left = self.left.checked_sub(millis(WINDOW));
-        self.left = left.unwrap_or(0);
-        left.is_some()
+        let is_left = self.left >= 1.0;
+        self.left -= if is_left { 1.0 } else { self.left };
+        is_left
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Counts the frames in the bytes that a client sends.
@@ -90,14 +82,14 @@ impl Counter {
 
     /// Takes note that so many pieces of answers have been put down to be written.
     fn puts_down(&mut self, pieces: u64) {
-        self.control_frames.earn(pieces.saturating_mul(PER_PIECE));
+        self.control_frames.earn(pieces as f64 * PER_PIECE);
     }
 
     /// Counts what has come; `moved` is all that has moved on the connection, either way.
     fn count(&mut self, mut bytes: &[u8], moved: u64, now: Instant) -> Result<(), Closing> {
         self.resets.fill(now);
         self.control_frames.fill(now);
-        self.control_frames.earn(moved / BYTES_PER_FRAME - self.moved / BYTES_PER_FRAME);
+        self.control_frames.earn(moved.wrapping_sub(self.moved) as f64 / BYTES_PER_FRAME);
         self.moved = moved;
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());

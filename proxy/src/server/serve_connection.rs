@@ -145,7 +145,7 @@ where
 {
     let connection = &opened.connection;
     let counted = frames::Counted::new(connection.socket.clone(), Rc::clone(connection));
-    let strict = StrictTrailers::new(counted, connection.limits.header_bytes_max);
+    let strict = StrictTrailers::new(counted);
     let io = TokioIo::new(join(strict, connection.socket.clone()));
     let service = ConnectionService::new(service, Rc::clone(&thread), Rc::clone(connection));
     let builder = http2_builder(&connection.limits, Streams(Rc::clone(connection)));

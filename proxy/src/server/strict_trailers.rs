@@ -1,5 +1,6 @@
 //! Makes h2 reset a stream whose trailers hold a pseudo-header field (RFC 9113, section 8.1). h2 by itself drops such fields.
 //! Does not decode fields: h2 rejects a pseudo-header field behind a regular one, and this puts one in front of all trailers.
+//! Trailers that do not fit in one frame end the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BufMut, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Entry 38 of HPACK's static table: `host`, without a value. `forward/fields.rs` drops `host` from all trailers.
+/// Entry 38 of HPACK's static table: `host`, without a value. `upstream/fields.rs` drops `host` from all trailers.
 const MARKER: u8 = 0x80 | 38;
 /// What the marker adds to the size of a header list (RFC 9113, section 6.5.2).
 pub(super) const MARKER_LIST_BYTES: usize = "host".len() + 32;
@@ -18,6 +19,8 @@ const HEAD_BYTES: usize = 9;
 const PRIORITY_BYTES: usize = 5;
 /// The largest frame that h2 takes.
 const PAYLOAD_BYTES_MAX: usize = 16_384;
+/// The largest header block of trailers: with the marker it has to fit in one frame.
+const BLOCK_BYTES_MAX: usize = PAYLOAD_BYTES_MAX - PRIORITY_BYTES - 1;
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -36,9 +39,8 @@ pub(super) struct StrictTrailers<R> {
 }
 
 impl<R> StrictTrailers<R> {
-    /// A section of trailers that takes several frames may have `block_bytes_max` bytes. A larger one ends the connection.
-    pub(super) fn new(reader: R, block_bytes_max: usize) -> StrictTrailers<R> {
-        StrictTrailers { reader, rewriter: Rewriter::new(block_bytes_max), rewritten: BytesMut::new() }
+    pub(super) fn new(reader: R) -> StrictTrailers<R> {
+        StrictTrailers { reader, rewriter: Rewriter::new(), rewritten: BytesMut::new() }
     }
 }
 
@@ -83,12 +85,11 @@ struct Rewriter {
     held: Vec<u8>,
     /// Trailers whose last frame is still to come.
     section: Option<Section>,
-    block_bytes_max: usize,
 }
 
 impl Rewriter {
-    fn new(block_bytes_max: usize) -> Rewriter {
-        Rewriter { skip: PREFACE_BYTES, highest_stream: 0, held: Vec::new(), section: None, block_bytes_max }
+    fn new() -> Rewriter {
+        Rewriter { skip: PREFACE_BYTES, highest_stream: 0, held: Vec::new(), section: None }
     }
 
     /// Takes what the client has sent. Returns how many of these bytes stay as they are; what follows these goes to `rewritten`.
@@ -139,7 +140,7 @@ impl Rewriter {
             let (passed, rest) = bytes.split_at(self.pass(bytes));
             rewritten.put_slice(passed);
             let Some((head, payload)) = Head::parse(rest) else { return rest };
-            if self.section.as_ref().is_some_and(|section| !section.goes_on_with(&head, self.block_bytes_max)) {
+            if self.section.as_ref().is_some_and(|section| !section.goes_on_with(&head)) {
                 self.section = None;
                 end_connection(rewritten);
                 bytes = rest;
@@ -208,11 +209,10 @@ impl Section {
         Some(Section { head: *head, priority: priority.to_vec(), block: block.to_vec() })
     }
 
-    fn goes_on_with(&self, head: &Head, block_bytes_max: usize) -> bool {
+    fn goes_on_with(&self, head: &Head) -> bool {
         head.kind == CONTINUATION
             && head.stream == self.head.stream
-            && head.length <= PAYLOAD_BYTES_MAX
-            && self.block.len() + head.length <= block_bytes_max
+            && self.block.len() + head.length <= BLOCK_BYTES_MAX
     }
 
     fn and(mut self, fragment: &[u8]) -> Section {
@@ -220,108 +220,30 @@ impl Section {
         self
     }
 
-    /// Writes the section with the marker in front of its fields.
+    /// Writes the section as one frame, with the marker in front of its fields.
     fn write(mut self, out: &mut BytesMut) {
-        let updates = size_updates(&self.block);
-        self.block.insert(updates, MARKER);
-        let Some(fragments) = fragments(&self.block) else { return end_connection(out) };
-        for (index, fragment) in fragments.iter().enumerate() {
-            let (kind, priority) = if index == 0 { (HEADERS, &self.priority[..]) } else { (CONTINUATION, &[][..]) };
-            let kept = if index == 0 { END_STREAM | PRIORITY } else { 0 };
-            let end = if index + 1 == fragments.len() { END_HEADERS } else { 0 };
-            let length = priority.len() + fragment.len();
-            Head { length, kind, flags: self.head.flags & kept | end, stream: self.head.stream }.write(out);
-            out.put_slice(priority);
-            out.put_slice(fragment);
+        if self.block.len() > BLOCK_BYTES_MAX {
+            return end_connection(out);
         }
+        self.block.insert(size_updates(&self.block), MARKER);
+        let (length, kept) = (self.priority.len() + self.block.len(), self.head.flags & (END_STREAM | PRIORITY));
+        Head { length, flags: kept | END_HEADERS, ..self.head }.write(out);
+        out.put_slice(&self.priority);
+        out.put_slice(&self.block);
     }
 }
 
 /// The length of the dynamic table size updates, which come before all fields of a block (RFC 7541, section 4.2).
 fn size_updates(block: &[u8]) -> usize {
     let mut end = 0;
-    while block.get(end).is_some_and(|first| first & 0xe0 == 0x20) {
-        // h2 ends the connection for an update that is invalid.
-        let Some(length) = field_length(&block[end..]) else { break };
-        end += length;
+    while let Some(first) = block.get(end).filter(|first| **first & 0xe0 == 0x20) {
+        // An integer that does not fit in five bits goes on to the first byte below 0x80 (section 5.1).
+        let last = block[end + 1..].iter().take(4).position(|byte| byte & 0x80 == 0).map(|last| last + 1);
+        // h2 ends the connection for an update that is longer, or incomplete.
+        let Some(more) = (if first & 0x1f < 0x1f { Some(0) } else { last }) else { break };
+        end += 1 + more;
     }
     end
-}
-
-/// Divides a block into fragments, one for each frame. `None` if an invalid block would have to be divided.
-///
-/// h2 forgets a pseudo-header field if the fragment with it ends within another field. So a fragment either ends with a
-/// field or holds a part of one field only.
-fn fragments(block: &[u8]) -> Option<Vec<&[u8]>> {
-    const FRAGMENT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX - PRIORITY_BYTES;
-    if block.len() <= FRAGMENT_BYTES_MAX {
-        return Some(vec![block]);
-    }
-    let mut fragments = Vec::new();
-    let (mut start, mut field) = (0, 0);
-    while field < block.len() {
-        let end = field + field_length(&block[field..])?;
-        if start < field && end - start > FRAGMENT_BYTES_MAX {
-            fragments.push(&block[start..field]);
-            start = field;
-        }
-        while end - start > FRAGMENT_BYTES_MAX {
-            fragments.push(&block[start..start + FRAGMENT_BYTES_MAX]);
-            start += FRAGMENT_BYTES_MAX;
-        }
-        field = end;
-    }
-    fragments.push(&block[start..]);
-    Some(fragments)
-}
-
-/// The length of a block's first field or size update (RFC 7541, section 6). `None` if it is incomplete or invalid.
-fn field_length(block: &[u8]) -> Option<usize> {
-    let mut rest = block;
-    let (prefix_bits, is_literal) = match block.first()? {
-        0x80.. => (7, false),
-        0x40.. => (6, true),
-        0x20.. => (5, false),
-        _ => (4, true),
-    };
-    let name_index = integer(&mut rest, prefix_bits)?;
-    if is_literal {
-        // Without a name, Huffman-coded or not. h2 would take such a field for an incomplete one.
-        if name_index == 0 && string(&mut rest)?.iter().all(|byte| *byte == 0xff) {
-            return None;
-        }
-        string(&mut rest)?;
-    }
-    Some(block.len() - rest.len())
-}
-
-fn string<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let length = integer(rest, 7)?;
-    let (string, behind) = rest.split_at_checked(length)?;
-    *rest = behind;
-    Some(string)
-}
-
-/// An integer behind a prefix of so many bits (RFC 7541, section 5.1). `None` beyond five bytes, as in h2.
-fn integer(rest: &mut &[u8], prefix_bits: u8) -> Option<usize> {
-    let mask = (1 << prefix_bits) - 1;
-    let mut next = || {
-        let (byte, behind) = rest.split_first()?;
-        *rest = behind;
-        Some(usize::from(*byte))
-    };
-    let mut value = next()? & mask;
-    if value < mask {
-        return Some(value);
-    }
-    for shift in [0, 7, 14, 21] {
-        let byte = next()?;
-        value += (byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

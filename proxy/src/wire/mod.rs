@@ -4,7 +4,6 @@
 mod alarm;
 mod background;
 mod caught_up;
-mod give_way;
 mod socket;
 mod stream;
 mod tls;
@@ -12,9 +11,8 @@ mod transport;
 
 pub use alarm::Alarm;
 pub use background::Background;
-pub(crate) use background::{BackgroundGuard, BackgroundHold};
+pub(crate) use background::BackgroundGuard;
 pub(crate) use caught_up::{PatientTimer, caught_up};
-pub(crate) use give_way::give_way;
 pub use socket::Socket;
 pub use transport::Transport;
 pub(crate) use transport::{keep_alive, write_little_ahead};

@@ -29,17 +29,22 @@ struct Shared {
     stream: RefCell<Stream>,
     /// Bytes that were read before hyper got the socket, and are to be read first.
     unread: RefCell<Bytes>,
-    /// Since when the other side's reading holds up our writing, if it does.
-    write_blocked_since: Cell<Option<Instant>>,
-    /// Bytes written.
-    written: Cell<u64>,
-    /// When the kernel last took any of them.
-    last_write: Cell<Option<Instant>>,
-    /// Bytes read.
-    read: Cell<u64>,
+    state: Cell<State>,
     on_write_error: OnWriteError,
-    /// Set by the first write error that was swallowed.
-    broken: Cell<bool>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Since when the other side's reading holds up our writing, if it does.
+    write_blocked_since: Option<Instant>,
+    /// Bytes written.
+    written: u64,
+    /// When the kernel last took any of them.
+    last_write: Option<Instant>,
+    /// Bytes read.
+    read: u64,
+    /// Whether nothing that is written arrives any more.
+    is_broken: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,12 +83,8 @@ impl Socket {
             shared: Rc::new(Shared {
                 stream: RefCell::new(stream),
                 unread: RefCell::new(Bytes::new()),
-                write_blocked_since: Cell::new(None),
-                written: Cell::new(0),
-                last_write: Cell::new(None),
-                read: Cell::new(0),
+                state: Cell::default(),
                 on_write_error,
-                broken: Cell::new(false),
             }),
         }
     }
@@ -120,21 +121,21 @@ impl Socket {
 
     /// Ends our side: the other side reads the end after what was flushed, and nothing more is ever written.
     pub fn shut_write(&self) {
-        self.shared.broken.set(true);
+        self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow_mut().end_write();
     }
 
     /// Ends our side in the middle of what was being written, and nothing more is ever written. By TLS, the other side sees that
     /// something is missing.
     pub fn cut_write(&self) {
-        self.shared.broken.set(true);
+        self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow().transport().shut(Shutdown::Write);
     }
 
     /// Resets the connection, whoever else has a handle: the kernel delivers nothing more of what was written. A unix socket is shut down
     /// both ways.
     pub fn reset(&self) {
-        self.shared.broken.set(true);
+        self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow().transport().reset();
     }
 
@@ -156,7 +157,7 @@ impl Socket {
 
     /// When the kernel last took bytes that it may deliver late. `None` if it took none, or delivers at once, as on a unix socket.
     pub fn last_write(&self) -> Option<Instant> {
-        let last_write = self.shared.last_write.get();
+        let last_write = self.shared.state.get().last_write;
         // By TLS, a write that is not finished may have begun: the kernel has a part of it.
         let last_write = if self.is_write_blocked() { Some(Instant::now()) } else { last_write };
         last_write.filter(|_| self.shared.stream.borrow().transport().may_deliver_late())
@@ -175,17 +176,17 @@ impl Socket {
 
     /// Whether the last write could not be finished because the other side does not read.
     pub fn is_write_blocked(&self) -> bool {
-        self.shared.write_blocked_since.get().is_some()
+        self.write_blocked_since().is_some()
     }
 
     /// Since when no write could be finished because the other side does not read.
     pub fn write_blocked_since(&self) -> Option<Instant> {
-        self.shared.write_blocked_since.get()
+        self.shared.state.get().write_blocked_since
     }
 
     /// Whether nothing that is written arrives any more.
     pub fn is_broken(&self) -> bool {
-        self.shared.broken.get()
+        self.shared.state.get().is_broken
     }
 
     /// Bytes moved either way over the wire so far, those of TLS itself among them: whoever watches for a standstill only
@@ -196,12 +197,12 @@ impl Socket {
 
     /// Bytes written so far.
     pub fn bytes_written(&self) -> u64 {
-        self.shared.written.get()
+        self.shared.state.get().written
     }
 
     /// Bytes read so far.
     pub fn bytes_read(&self) -> u64 {
-        self.shared.read.get()
+        self.shared.state.get().read
     }
 
     /// Takes down what a write came to, and what the writer is to believe.
@@ -209,35 +210,48 @@ impl Socket {
         let shared = &*self.shared;
         match result {
             Poll::Ready(Ok(written)) => {
-                shared.write_blocked(shared.stream.borrow().is_behind());
-                shared.written.set(shared.written.get().wrapping_add(written as u64));
-                if shared.on_write_error == OnWriteError::ReadOn {
-                    shared.last_write.set(Some(Instant::now()));
-                }
+                let is_behind = shared.stream.borrow().is_behind();
+                shared.change(|state| {
+                    state.block_writes(is_behind);
+                    state.written = state.written.wrapping_add(written as u64);
+                    if shared.on_write_error == OnWriteError::ReadOn {
+                        state.last_write = Some(Instant::now());
+                    }
+                });
                 Poll::Ready(Ok(written))
             }
             Poll::Ready(Err(error)) if shared.on_write_error == OnWriteError::Report => Poll::Ready(Err(error)),
             Poll::Ready(Err(_)) => {
-                shared.broken.set(true);
-                shared.write_blocked(false);
+                shared.change(|state| {
+                    state.block_writes(false);
+                    state.is_broken = true;
+                });
                 Poll::Ready(Ok(wanted))
             }
             Poll::Pending => {
-                shared.write_blocked(true);
+                shared.change(|state| state.block_writes(true));
                 Poll::Pending
             }
         }
     }
 
     fn swallows_writes(&self) -> bool {
-        self.shared.broken.get() && self.shared.on_write_error == OnWriteError::ReadOn
+        self.is_broken() && self.shared.on_write_error == OnWriteError::ReadOn
     }
 }
 
 impl Shared {
-    fn write_blocked(&self, is_blocked: bool) {
-        if is_blocked != self.write_blocked_since.get().is_some() {
-            self.write_blocked_since.set(is_blocked.then(Instant::now));
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.get();
+        change(&mut state);
+        self.state.set(state);
+    }
+}
+
+impl State {
+    fn block_writes(&mut self, is_blocked: bool) {
+        if is_blocked != self.write_blocked_since.is_some() {
+            self.write_blocked_since = is_blocked.then(Instant::now);
         }
     }
 }
@@ -258,7 +272,7 @@ impl AsyncRead for Socket {
             }
         }
         let count = (buffer.filled().len() - before) as u64;
-        shared.read.set(shared.read.get().wrapping_add(count));
+        shared.change(|state| state.read = state.read.wrapping_add(count));
         Poll::Ready(Ok(()))
     }
 }

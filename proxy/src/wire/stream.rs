@@ -4,10 +4,8 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-
 use super::tls::Tls;
-use super::transport::Transport;
+use super::transport::{Io, Transport};
 
 /// A stream of bytes in the clear or by TLS, whichever side of it we are.
 pub(super) enum Stream {
@@ -24,11 +22,6 @@ pub(super) enum News {
     /// It has ended its side, or the connection is lost.
     End,
 }
-
-/// What is read and written.
-pub(super) trait Io: AsyncRead + AsyncWrite + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
 
 impl Stream {
     pub(super) fn io(&mut self) -> Pin<&mut dyn Io> {

@@ -52,6 +52,20 @@ enum Connection {
     Unix(UnixStream),
 }
 
+impl Connection {
+    fn io(&mut self) -> Pin<&mut dyn Io> {
+        match self {
+            Connection::Tcp(stream) => Pin::new(stream),
+            Connection::Unix(stream) => Pin::new(stream),
+        }
+    }
+}
+
+/// A stream of bytes, both ways.
+pub(super) trait Io: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
+
 impl Transport {
     fn new(connection: Connection) -> Transport {
         Transport { connection, moved: Cell::new(0), allowance: Cell::new(usize::MAX) }
@@ -182,10 +196,7 @@ impl AsyncRead for Transport {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        ready!(match &mut self.connection {
-            Connection::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Connection::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-        })?;
+        ready!(self.connection.io().poll_read(cx, buffer))?;
         let bytes = buffer.filled().len() - before;
         self.count(bytes);
         self.allowance.set(self.allowance.get().saturating_sub(bytes));
@@ -195,10 +206,7 @@ impl AsyncRead for Transport {
 
 impl AsyncWrite for Transport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = match &mut self.connection {
-            Connection::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Connection::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-        };
+        let written = self.connection.io().poll_write(cx, bytes);
         self.counted(written)
     }
 
@@ -217,10 +225,7 @@ impl AsyncWrite for Transport {
             slices.iter().for_each(|slice| together.extend_from_slice(slice));
             return self.poll_write(cx, &together);
         }
-        let written = match &mut self.connection {
-            Connection::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Connection::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        };
+        let written = self.connection.io().poll_write_vectored(cx, slices);
         self.counted(written)
     }
 
@@ -233,10 +238,7 @@ impl AsyncWrite for Transport {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.connection {
-            Connection::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Connection::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        self.connection.io().poll_shutdown(cx)
     }
 }
 

@@ -1,6 +1,5 @@
-//! Counts the frames of an HTTP/2 client, and ends the connection of one that floods us with what costs it little.
-//!
-//! h2 bounds what it keeps of them, not how many it looks at. Here nothing is judged but number and kind.
+//! Counts the frames of an HTTP/2 client, and ends the connection of a client that floods us with cheap ones.
+//! Looks at their number and kind alone. h2 bounds the memory that frames take, but not their number.
 
 use std::io;
 use std::pin::Pin;
@@ -19,8 +18,7 @@ use crate::wire::Socket;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Control frames that one request calls for: windows, acknowledgements, a ping.
 const PER_REQUEST: f64 = 8.0;
-/// Those that a piece of an answer calls for, however small it is: grpc-go opens the connection's window for each, and measures by a PING what
-/// windows are good for.
+/// Control frames that one piece of a response calls for: grpc-go opens the connection's window for each piece, and sends a PING.
 const PER_PIECE: f64 = 2.0;
 /// Bytes, either way, that call for one.
 const BYTES_PER_FRAME: f64 = 1024.0;
@@ -80,8 +78,8 @@ impl Counter {
         }
     }
 
-    /// Takes note that so many pieces of answers have been put down to be written.
-    fn puts_down(&mut self, pieces: u64) {
+    /// Notes that so many pieces of responses were sent.
+    fn add_pieces(&mut self, pieces: u64) {
         self.control_frames.earn(pieces as f64 * PER_PIECE);
     }
 
@@ -147,7 +145,7 @@ impl AsyncRead for Counted {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
         let (moved, pieces) = (self.socket.bytes_moved(), self.connection.sent.take_pieces());
-        self.counter.puts_down(pieces);
+        self.counter.add_pieces(pieces);
         if let Err(closing) = self.counter.count(&buffer.filled()[before..], moved, Instant::now()) {
             self.connection.exceeded.set(Some(closing));
             return Poll::Ready(Err(io::Error::other("more frames than a client may send")));
@@ -201,7 +199,7 @@ mod tests {
         counter.count(&frame(HEADERS, 5, 30), 0, now).unwrap();
         assert_eq!(pings(&mut counter, 0, now), 8);
         assert_eq!(pings(&mut counter, 5 * 1024, now), 5);
-        counter.puts_down(3);
+        counter.add_pieces(3);
         assert_eq!(pings(&mut counter, 5 * 1024, now), 6);
         assert_eq!(pings(&mut counter, 5 * 1024, now + Duration::from_millis(1_050)), 10);
         assert_eq!(pings(&mut counter, 5 * 1024, now + 10 * WINDOW), 100);

@@ -18,14 +18,14 @@ use crate::wire::{Socket, Transport};
 /// Protocols inside of TLS, the preferred first. A client that offers others only is refused in the handshake.
 pub const ALPN: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 
-/// What HTTP in the clear is answered by where TLS is spoken.
+/// The response to HTTP in the clear on a TLS listener.
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Connection: close\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
     Content-Length: 52\r\n\r\n\
     This port speaks HTTPS, and the request was plain.\r\n";
 
-/// Why a handshake came to nothing.
+/// Why a handshake failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HandshakeFailure {
     /// It took longer than `handshake_timeout`.
@@ -34,9 +34,9 @@ pub enum HandshakeFailure {
     Closed,
     /// The client spoke HTTP in the clear.
     PlainHttp,
-    /// The client has shown no certificate where one is required, or one that is not believed.
+    /// The client showed no certificate where one is required, or one that is not trusted.
     Certificate,
-    /// The client broke off: it does not believe our certificate, say.
+    /// The client broke off, for example because it does not trust our certificate.
     Refused,
     /// The two sides have no version or cipher in common, or the client broke a rule.
     Protocol,
@@ -84,7 +84,7 @@ impl HandshakeFailure {
 
     fn of_tls(error: &rustls::Error) -> HandshakeFailure {
         use rustls::Error;
-        // The last: what a certificate's authority has revoked is not signed by it, say.
+        // The last: the authority has not signed its revocation list, for example.
         let of_certificate = matches!(
             error,
             Error::NoCertificatesPresented | Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_)
@@ -99,9 +99,9 @@ impl HandshakeFailure {
     }
 }
 
-/// A handshake that came to nothing, as those are told who count it.
+/// A failed handshake, for the log and the metrics.
 pub struct LostHandshake {
-    /// Who began it.
+    /// The client's address.
     pub client: ClientAddress,
     /// Why.
     pub why: HandshakeFailure,
@@ -115,7 +115,7 @@ impl LostHandshake {
         self.error.as_ref().map_or_else(|| self.why.words().to_owned(), ToString::to_string)
     }
 
-    /// Whether its client has left without a word, as those do who only look whether anybody listens.
+    /// Whether its client has closed without sending anything, as health checks do.
     pub fn is_wordless(&self) -> bool {
         self.why == HandshakeFailure::Closed && self.error.is_none()
     }
@@ -129,16 +129,16 @@ pub(super) struct Established {
     pub(super) protocol: Option<Protocol>,
 }
 
-/// A handshake that came to nothing.
+/// A failed handshake.
 struct Failed {
     why: HandshakeFailure,
     /// What went wrong, for the log.
     error: Option<io::Error>,
-    /// The connection, if there still is one, and what is said to the client at last.
-    parting: Option<(Transport, &'static [u8])>,
+    /// The connection, if it is still open, and the last word to the client.
+    still_open: Option<(Transport, &'static [u8])>,
 }
 
-/// Completes the handshake with a client. `None` if that comes to nothing, once the client has been told.
+/// Completes the handshake with a client. `None` if it fails, once the client could read the alert.
 pub(super) async fn handshake(
     transport: Transport,
     address: ClientAddress,
@@ -146,13 +146,13 @@ pub(super) async fn handshake(
     limits: &Limits,
 ) -> Option<Established> {
     let accepted = timeout(limits.handshake_timeout, accept(transport, &tls.server)).await;
-    let Failed { why, error, parting } = match accepted {
+    let Failed { why, error, still_open } = match accepted {
         Ok(Ok(established)) => return Some(established),
         Ok(Err(failed)) => failed,
-        Err(_) => Failed { why: HandshakeFailure::Timeout, error: None, parting: None },
+        Err(_) => Failed { why: HandshakeFailure::Timeout, error: None, still_open: None },
     };
     (tls.on_failure)(&LostHandshake { client: address, why, error });
-    if let Some((transport, last_word)) = parting {
+    if let Some((transport, last_word)) = still_open {
         lingering_close::linger(Socket::downstream(transport), last_word, limits).await;
     }
     None
@@ -162,17 +162,17 @@ async fn accept(transport: Transport, tls: &ServerTls) -> Result<Established, Fa
     match transport.first_byte().await {
         // As methods do, and HTTP/2's preface. A record of TLS begins with a small number.
         Ok(Some(byte)) if byte.is_ascii_uppercase() => {
-            let parting = Some((transport, PLAIN_HTTP));
-            return Err(Failed { why: HandshakeFailure::PlainHttp, error: None, parting });
+            let still_open = Some((transport, PLAIN_HTTP));
+            return Err(Failed { why: HandshakeFailure::PlainHttp, error: None, still_open });
         }
         Ok(Some(_)) => {}
         // With a reset, some.
-        Ok(None) | Err(_) => return Err(Failed { why: HandshakeFailure::Closed, error: None, parting: None }),
+        Ok(None) | Err(_) => return Err(Failed { why: HandshakeFailure::Closed, error: None, still_open: None }),
     }
     let accepting = TlsAcceptor::from(tls.config()).accept(transport).into_fallible();
     let stream = accepting.await.map_err(|(error, transport)| {
         // The alert has been written: the client is to hear it.
-        Failed { why: HandshakeFailure::of(&error), error: Some(error), parting: Some((transport, &[])) }
+        Failed { why: HandshakeFailure::of(&error), error: Some(error), still_open: Some((transport, &[])) }
     })?;
     established(stream)
 }
@@ -182,7 +182,7 @@ fn established(stream: TlsStream<Transport>) -> Result<Established, Failed> {
     let failed = |error: rustls::Error| Failed {
         why: HandshakeFailure::of_tls(&error),
         error: Some(io::Error::other(error)),
-        parting: None,
+        still_open: None,
     };
     let names = peer_names(session).map_err(failed)?;
     let protocol = match session.alpn_protocol() {

@@ -20,10 +20,10 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// How long a connection is kept without a request.
     pub idle_timeout: Duration,
-    /// How long a client may stay silent in the middle of its body, or not read the answer. Then it is closed.
+    /// How long a client may stay silent in the middle of its body, or not read the response. Then it is closed.
     pub body_timeout: Duration,
     /// Bytes per second, on average after the first `body_timeout`, at which a client sends a body of known length and reads an
-    /// answer; 0 for any.
+    /// response; 0 for any.
     pub body_rate_min: u64,
     /// Bytes of a request's body, if there is a limit.
     pub body_bytes_max: Option<u64>,
@@ -39,9 +39,9 @@ pub struct Limits {
     pub resets_max: u32,
     /// HTTP/2 frames within 10 s that neither requests nor data call for; one more ends the connection.
     pub control_frames_max: u32,
-    /// What is read and thrown away of a body that nobody wants, before the connection is closed.
+    /// Bytes that are read and thrown away of an unwanted body before the connection is closed.
     pub discard_bytes_max: u64,
-    /// How long a body that nobody wants is read, before the connection is closed.
+    /// How long an unwanted body is read before the connection is closed.
     pub discard_timeout: Duration,
 }
 

@@ -151,7 +151,7 @@ impl Listener {
     /// Has the system end a connection whose client has not acknowledged, or not taken, what it was sent for so long: it may be gone, with its
     /// machine. Connections have that of their listener (tcp(7), `TCP_USER_TIMEOUT`).
     pub fn with_silence_max(self, silence_max: Duration) -> Listener {
-        let _ = self.socket.set_tcp_user_timeout(Some(silence_max)); // The system sees the end of whoever has a unix socket.
+        let _ = self.socket.set_tcp_user_timeout(Some(silence_max)); // Not on a unix socket, where the system sees the client's end.
         self
     }
 
@@ -193,7 +193,7 @@ pub(super) fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_nonblocking(true)
 }
 
-/// Removes the socket file of a process that is gone: nobody answers there.
+/// Removes the socket file of a process that is gone, where connecting is refused.
 fn clear_stale(path: &Path) -> Result<(), BindError> {
     let address = ListenAddress::Unix(path.to_owned());
     let kind = path.symlink_metadata().map_err(|error| refused(&address, error))?.file_type();
@@ -202,7 +202,7 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
     }
     let connect = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // Somebody may be there and take nobody: that shows at once, where the system would wait for room.
+        // A full backlog shows at once, where a blocking call would wait for room in it.
         socket.set_nonblocking(true)?;
         socket.connect(&SockAddr::unix(path)?)
     };

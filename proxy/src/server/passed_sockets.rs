@@ -17,7 +17,7 @@ pub struct PassedSockets {
 }
 
 impl PassedSockets {
-    /// Those that the environment tells of. To be called once: whoever asks again finds none.
+    /// The sockets that the environment names. To be called once: a second call finds none.
     pub fn of_environment() -> PassedSockets {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let are_ours = std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string());
@@ -28,7 +28,7 @@ impl PassedSockets {
     /// Takes all sockets of that name: one unit may listen on several addresses.
     ///
     /// # Errors
-    /// If there is none, or one that is no listening stream socket.
+    /// If no socket has that name, or one that has it is no listening stream socket.
     pub fn take(&mut self, name: &str) -> Result<Vec<Listener>, BindError> {
         let named = |index: &usize| self.names.get(*index).is_some_and(|other| other == name);
         let indices: Vec<usize> = (0..self.sockets.len()).filter(named).collect();
@@ -44,7 +44,7 @@ impl PassedSockets {
         Ok(taken)
     }
 
-    /// Closes the listening sockets that nobody has taken, so that their clients are refused and wait for nobody. To be called when all
+    /// Closes the listening sockets that were not taken, so that their clients are refused and don't wait. To be called when all
     /// listeners are bound: no later configuration has others.
     pub fn close_rest(mut self) {
         let ours = if self.are_ours { self.sockets.len() } else { 0 };
@@ -70,7 +70,7 @@ impl PassedSockets {
     }
 }
 
-/// The file of a unix socket belongs to whoever made it, and stays.
+/// Takes a socket over. The file of a unix socket belongs to the process that made it, and stays.
 fn listening(socket: Socket) -> io::Result<Listener> {
     if !socket.is_listener()? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen"));

@@ -1,4 +1,4 @@
-//! The body of a client's request, with its timeouts and limits. A body that nobody wants any more is read and thrown away.
+//! The body of a client's request, with its timeouts and limits. An unwanted body is read and thrown away.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ pub enum BodyError {
     /// The client closed or reset its request, or broke HTTP/2's framing.
     #[error("the client ended its request in the middle of the body")]
     Aborted(#[source] hyper::Error),
-    /// It is no body by HTTP/1.1's grammar: where it ends, nobody can say.
+    /// It is no body by HTTP/1.1's grammar: its end cannot be found.
     #[error("the client broke the framing of the body")]
     Malformed,
     /// The client reset its HTTP/2 stream with NO_ERROR, which hyper takes for an end.
@@ -156,7 +156,7 @@ impl ClientBody {
         self.expects == Expects::ContinueInVain
     }
 
-    /// Notes that nobody waits for more of it before it is polled again: until then, its client is neither silent nor slow.
+    /// Stops the timeout until the body is polled again: until then, its client is neither silent nor slow.
     pub fn rest(&mut self) {
         if let Some(since) = self.awaited_since.take() {
             self.awaited += since.elapsed();
@@ -193,14 +193,14 @@ impl ClientBody {
         }
     }
 
-    /// Whether the client has kept us waiting for longer than what has come of its body allows. Where no end is known,
-    /// nobody says that anything is to come soon.
+    /// Whether the client has kept us waiting for longer than what has come of its body allows. A body of unknown length
+    /// may pause.
     fn is_too_slow(&self) -> bool {
         let patience = self.connection.limits.patience(self.received);
         self.has_known_length && patience.is_some_and(|patience| self.awaited > patience)
     }
 
-    /// Reads what is still to come for nobody, so that its client gets to see the response.
+    /// Reads and drops what is still to come, so that the client gets to see the response.
     fn throw_rest_away(&mut self) {
         let Some(incoming) = self.incoming.take() else { return };
         let limits = &self.connection.limits;
@@ -256,7 +256,7 @@ impl Drop for ClientBody {
             return;
         }
         if self.is_held_back() {
-            // Dropping it makes hyper answer without asking for it, and close: nobody knows whether it comes all the same.
+            // Dropping it makes hyper respond without asking for it, and close: the client may send it all the same.
             self.connection.unasked.set(self.request);
             return;
         }
@@ -289,7 +289,7 @@ fn is_whole(incoming: &WholeLength<Incoming>, protocol: Protocol) -> bool {
     }
 }
 
-/// A body that nobody wants. Reads it to its end, or to the end of what may be read of it.
+/// Reads an unwanted body to its end, or to the end of what may be read of it.
 struct Unwanted {
     incoming: Box<WholeLength<Incoming>>,
     /// How many more bytes of it are read.

@@ -19,7 +19,7 @@ struct Room {
     connection: usize,
     /// What hyper keeps beside it, whether or not there is a request.
     request_kept: usize,
-    /// A request, from its head to that of its answer.
+    /// A request, from its head to that of its response.
     request: usize,
 }
 

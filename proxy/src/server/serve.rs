@@ -47,7 +47,7 @@ impl<S> ThreadService<S> {
         ThreadService { service, on_unread_head: Box::new(|_, _| {}) }
     }
 
-    /// Has `tell` told of those that the service never sees, because their heads could not be read.
+    /// Calls `tell` for requests that the service never sees, because their heads could not be read.
     pub fn on_unread_head(mut self, tell: impl Fn(ClientAddress, UnreadHead) + 'static) -> ThreadService<S> {
         self.on_unread_head = Box::new(tell);
         self
@@ -172,9 +172,9 @@ impl Server {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(tell.send(Err(error))),
             };
-            drop(tell.send(Ok(()))); // Whoever asks waits for it.
+            drop(tell.send(Ok(()))); // The caller waits for it.
             let _ends = TellEnd(ends);
-            runtime.run(work()); // Gone with all its tasks before the end is told.
+            runtime.run(work()); // Drops all tasks before the end is reported.
         })?;
         made.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
         self.threads_alive += 1;
@@ -257,12 +257,12 @@ impl Drop for Server {
     }
 }
 
-/// Says that a thread has ended, however it did.
+/// Reports that a thread has ended, by a panic too.
 struct TellEnd(mpsc::UnboundedSender<()>);
 
 impl Drop for TellEnd {
     fn drop(&mut self) {
-        let _ = self.0.send(()); // Nobody asks any more.
+        let _ = self.0.send(()); // The server is gone.
     }
 }
 
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
     use crate::admin::AdminBody;
 
-    /// As the lookup of a worker's name whose server says nothing: a process that was told to end went on for as long, whatever signals came.
+    /// The lookup of a worker's name kept a process from ending, whatever signals came.
     #[tokio::test]
     async fn server_ends_though_a_blocking_call_of_its_thread_goes_on() {
         let listener = Listener::bind(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();

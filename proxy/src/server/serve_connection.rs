@@ -31,7 +31,7 @@ use super::thread::{Stage, Thread, UnreadHead};
 use super::timeouts::ClientTimeout;
 use crate::wire::HTTP1_BUFFER_BYTES;
 
-/// How many fields of a head hyper reads unless it is told. What it is told makes it clear as many slots for each request.
+/// How many fields of a head hyper reads by default. Any other number makes it clear as many slots for each request.
 const HEADERS_MAX: usize = 100;
 /// How much of a body hyper writes ahead on one HTTP/2 stream.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -62,7 +62,7 @@ struct Opened {
     _counted: CountedIn,
 }
 
-/// Serves one connection with `service` until it ends, whoever ends it.
+/// Serves one connection with `service` until it ends.
 ///
 /// The beginning and HTTP/2 are boxed: an idle HTTP/1.1 connection is to take no more memory than it needs.
 pub(super) async fn serve_connection<S, B>(accepted: Box<Accepted>, service: S, thread: Rc<Thread>)
@@ -246,7 +246,8 @@ fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
         .max_header_list_size(u32::try_from(limits.header_bytes_max + MARKER_LIST_BYTES).unwrap_or(u32::MAX))
         .initial_stream_window_size(window)
         .initial_connection_window_size(window.saturating_mul(limits.streams_max).max(CONNECTION_WINDOW_BYTES_MIN))
-        // No PINGs: they lie behind what a client has not read, who then seems to be gone. The kernel asks whether it is.
+        // No PINGs: they wait behind all that a client has not read, and a slow reader would seem to be gone. The kernel's
+        // keepalive asks instead.
         .max_send_buf_size(BUFFER_BYTES);
     builder
 }

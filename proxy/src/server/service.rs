@@ -83,7 +83,7 @@ where
         return Ok(with_body(response, version, in_flight));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        // Whether what a client sent before it knew was meant for HTTP or for the next protocol, nobody can say.
+        // What a client sent before it knew may be meant for HTTP or for the next protocol.
         if connection.progress.is_at_end_of(number) && connection.socket.is_quiet() {
             connection.progress.switch_protocol();
             return Ok(with_body(response, version, in_flight));
@@ -101,8 +101,8 @@ where
     Ok(with_body(response, version, in_flight))
 }
 
-/// Whether the requests that are under way leave no stream for another: one that its client has reset goes on. Or whether it had more than it
-/// may have, and as many again as it may have had under way when it was told that it has had all.
+/// Whether the requests that are under way leave no stream for another: a request goes on when its client has reset it. Or whether
+/// the client has had `requests_per_connection_max`, and as many again as it could send before it saw GOAWAY.
 fn has_too_many(connection: &Connection) -> bool {
     let Limits { streams_max, requests_per_connection_max, .. } = &*connection.limits;
     let requests_max = requests_per_connection_max.map(|max| max.saturating_add(u64::from(*streams_max)));

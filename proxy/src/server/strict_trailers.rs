@@ -34,7 +34,7 @@ const PRIORITY: u8 = 0x20;
 pub(super) struct StrictTrailers<R> {
     reader: R,
     rewriter: Rewriter,
-    /// Bytes that the rewriter has returned and nobody has read.
+    /// Bytes that the rewriter has returned, to be read.
     rewritten: BytesMut,
 }
 

@@ -28,7 +28,7 @@ struct Counts {
 }
 
 impl Background {
-    /// Runs `work` to its end, whoever started it.
+    /// Runs `work` to its end, on this thread.
     pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
         tokio::task::spawn_local(CountedWork { work, _guard: self.guard() });
     }

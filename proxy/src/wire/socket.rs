@@ -132,7 +132,7 @@ impl Socket {
         self.shared.stream.borrow().transport().shut(Shutdown::Write);
     }
 
-    /// Resets the connection, whoever else has a handle: the kernel delivers nothing more of what was written. A unix socket is shut down
+    /// Resets the connection, whatever other handles there are: the kernel delivers nothing more of what was written. A unix socket is shut down
     /// both ways.
     pub fn reset(&self) {
         self.shared.change(|state| state.is_broken = true);
@@ -189,8 +189,8 @@ impl Socket {
         self.shared.state.get().is_broken
     }
 
-    /// Bytes moved either way over the wire so far, those of TLS itself among them: whoever watches for a standstill only
-    /// looks whether it changes.
+    /// Bytes moved either way over the wire so far, those of TLS itself among them: a change shows that
+    /// the connection goes on.
     pub fn bytes_moved(&self) -> u64 {
         self.shared.stream.borrow().transport().bytes_moved()
     }

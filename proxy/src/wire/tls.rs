@@ -18,7 +18,7 @@ const LOOK_BYTES_MAX: usize = 40 * 1024;
 /// A stream by TLS, whichever side of it we are.
 pub(super) struct Tls {
     stream: TlsStream<Transport>,
-    /// Who waits to read. Of what a look takes in, the runtime tells nobody.
+    /// The task that waits to read. The runtime does not wake it for what a look takes in.
     reader: Option<Waker>,
     /// Bytes to a worker that are encrypted and not all written yet: the first of those that are written next.
     taken: usize,
@@ -69,7 +69,7 @@ impl Tls {
         }
     }
 
-    /// Writes the alert that tells an end from a loss, if it can be written at once: whoever does not read sees a loss.
+    /// Writes the alert that tells an end from a loss, if it can be written at once: a peer that does not read sees a loss.
     pub(super) fn say_end(&mut self) {
         match &mut self.stream {
             TlsStream::Client(client) => {
@@ -106,7 +106,7 @@ fn news<S: SideData>(transport: &Transport, session: &mut ConnectionCommon<S>) -
             return News::End;
         }
         if taken_in > LOOK_BYTES_MAX {
-            return News::Bytes; // What is left is for whoever reads, a turn at a time.
+            return News::Bytes; // The reader takes the rest, a turn at a time.
         }
         match session.read_tls(&mut transport.at_once()) {
             Ok(0) => return News::End,

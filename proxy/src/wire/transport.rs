@@ -31,7 +31,7 @@ pub(crate) fn keep_alive(socket: &SockRef<'_>) {
         TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3);
     let user_timeout = socket.tcp_user_timeout().ok().flatten().filter(|timeout| *timeout > Duration::from_secs(60));
     let keepalive = user_timeout.map_or(keepalive.clone(), |timeout| keepalive.with_time(timeout));
-    let _ = socket.set_tcp_keepalive(&keepalive); // The kernel sees the end of whoever has a unix socket.
+    let _ = socket.set_tcp_keepalive(&keepalive); // Not on a unix socket, where the kernel sees the peer's end.
 }
 
 /// Has the kernel take little ahead ([`UNSENT_BYTES_MAX`]; tcp(7), `TCP_NOTSENT_LOWAT`).
@@ -43,7 +43,7 @@ pub(crate) fn write_little_ahead(socket: &SockRef<'_>) {
 pub struct Transport {
     connection: Connection,
     moved: Cell<u64>,
-    /// What may be read before whoever reads is to wait for its next turn.
+    /// How many bytes may be read before the reader has to yield.
     allowance: Cell<usize>,
 }
 
@@ -76,7 +76,7 @@ impl Transport {
         self.moved.get()
     }
 
-    /// Has whoever reads wait for its next turn when so much has been read from now on.
+    /// Makes the reader yield when so many bytes have been read from now on.
     pub(super) fn allow(&self, bytes: usize) {
         self.allowance.set(bytes);
     }
@@ -101,7 +101,7 @@ impl Transport {
     }
 
     /// Reads and writes what can be at once, by asking the kernel: what it says is newer than what the runtime has heard.
-    /// Whoever waits for the runtime is woken all the same.
+    /// Tasks that wait for the runtime are woken all the same.
     pub(super) fn at_once(&self) -> AtOnce<'_> {
         AtOnce(self)
     }
@@ -118,7 +118,7 @@ impl Transport {
         let _ = self.socket().set_linger(None); // An error means that the connection is gone already.
     }
 
-    /// Resets a TCP connection now, whoever else has a handle: the kernel delivers nothing more of what was written. Ends both sides of a
+    /// Resets a TCP connection now, whatever other handles there are: the kernel delivers nothing more of what was written. Ends both sides of a
     /// unix socket, where all that was written is delivered already.
     pub(super) fn reset(&self) {
         let is_reset = match &self.connection {

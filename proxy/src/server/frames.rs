@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_pieces_and_data_call_for_control_frames_and_time_allows_more() {
+    fn requests_pieces_data_and_time_allow_control_frames() {
         let (mut counter, now) = counter(1, 100);
         let pings = |counter: &mut Counter, moved, now| {
             (0..).take_while(|_| counter.count(&frame(PING, 0, 0), moved, now).is_ok()).count()

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_file_that_nobody_listens_on_is_replaced_and_removed_at_the_end() {
+    fn stale_socket_file_is_replaced_and_removed_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("http.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -284,7 +284,7 @@ mod tests {
 
     /// The start waited for room, and the log had not a word.
     #[test]
-    fn a_socket_whose_owner_takes_nobody_is_in_use_and_waited_for_by_nobody() {
+    fn socket_with_a_full_backlog_is_in_use() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("http.sock");
         let socket = || Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();

@@ -211,7 +211,7 @@ mod tests {
 
     /// Else a request would have left its worker by our count while rustls still had a part of it to write.
     #[tokio::test]
-    async fn what_a_worker_was_written_arrives_though_nothing_is_written_any_more() {
+    async fn bytes_that_count_as_written_arrive_though_no_more_follow() {
         let (mut socket, mut worker) = pair().await;
         let piece = [7; 3000];
         let mut written = 0;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_at_the_pace_of_the_worker_arrives_once_and_in_order() {
+    async fn bytes_arrive_once_and_in_order_at_the_pace_of_the_worker() {
         let (mut socket, mut worker) = pair().await;
         let sent: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
         let all = sent.clone();
@@ -328,7 +328,7 @@ mod tests {
 
     /// The runtime hears of nothing that was taken in before it looked.
     #[tokio::test]
-    async fn whoever_waits_to_read_is_woken_by_a_look_that_takes_in_what_came() {
+    async fn look_that_takes_bytes_in_wakes_the_waiting_reader() {
         let (mut socket, mut worker) = pair().await;
         assert!(socket.is_quiet(), "tickets are no news");
         let calls = Arc::new(Calls::default());

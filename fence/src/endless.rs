@@ -1,4 +1,5 @@
-//! Responses that go on until somebody ends them: when their tenure ends, that is done here, whether or not anybody reads them.
+//! Cuts responses without an end of their own when their tenure ends, whether or not anybody reads them.
+//! Other responses are waited for.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,8 +10,9 @@ use http::header::CONTENT_TYPE;
 use http_body::{Body, Frame};
 use tokio::task::AbortHandle;
 
+use crate::permit::WorkerPermit;
 use crate::request_body::BodyError;
-use crate::running::{Running, Tenures};
+use crate::tenure::{Tenure, any_ended};
 
 /// A response without an end of its own.
 ///
@@ -19,8 +21,8 @@ use crate::running::{Running, Tenures};
 pub(crate) struct Endless<R>(Mutex<Shared<R>>);
 
 struct Shared<R> {
-    /// `None` once it has been cut. The place at the gate is dropped last.
-    body: Option<(Pin<Box<R>>, Running)>,
+    /// `None` once it has been cut. The permit is dropped after the body.
+    body: Option<(Pin<Box<R>>, WorkerPermit)>,
     reader: Option<Waker>,
     /// Ends it with its tenure.
     cutter: Option<AbortHandle>,
@@ -28,7 +30,7 @@ struct Shared<R> {
 
 type Polled<R> = Poll<Option<Result<Frame<<R as Body>::Data>, BodyError<<R as Body>::Error>>>>;
 
-/// Whether a response is a stream of server-sent events: such a one has no end of its own.
+/// Whether a response is a stream of server-sent events, which has no end of its own.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -37,9 +39,9 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
 
 impl<R: Body + Send + 'static> Endless<R> {
     /// A response that is cut when its tenure ends.
-    pub(crate) fn begin(body: R, running: Running) -> Arc<Endless<R>> {
-        let tenures = running.tenures();
-        let body = Some((Box::pin(body), running));
+    pub(crate) fn begin(body: R, permit: WorkerPermit) -> Arc<Endless<R>> {
+        let tenures = permit.tenures().to_vec();
+        let body = Some((Box::pin(body), permit));
         let endless = Arc::new(Endless(Mutex::new(Shared { body, reader: None, cutter: None })));
         let cutter = tokio::spawn(cut_when_ended(Arc::downgrade(&endless), tenures));
         endless.shared().cutter = Some(cutter.abort_handle());
@@ -66,7 +68,7 @@ impl<R> Endless<R> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner) // Bodies may panic.
     }
 
-    /// Ends it; whoever reads it is told.
+    /// Drops the body and wakes its reader.
     fn cut(&self) {
         let (body, reader) = {
             let mut shared = self.shared();
@@ -83,9 +85,9 @@ impl<R> Drop for Endless<R> {
     }
 }
 
-/// Holds nothing of the response, which may end before.
-async fn cut_when_ended<R>(endless: Weak<Endless<R>>, tenures: Tenures) {
-    tenures.ended().await;
+/// Holds nothing of the response, because that may end before its tenure.
+async fn cut_when_ended<R>(endless: Weak<Endless<R>>, tenures: Vec<Tenure>) {
+    any_ended(&tenures).await;
     if let Some(endless) = endless.upgrade() {
         endless.cut();
     }

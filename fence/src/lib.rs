@@ -9,15 +9,15 @@
 //! ```no_run
 //! use std::convert::Infallible;
 //!
-//! use fencepost_fence::{Fence, RequestBody, Running};
+//! use fencepost_fence::{Fence, RequestBody, WorkerPermit};
 //! use http::{Request, Response};
 //! use tower::{ServiceBuilder, service_fn};
 //!
 //! async fn apply<B>(request: Request<RequestBody<B>>) -> Result<Response<String>, Infallible> {
-//!     let running = request.extensions().get::<Running>().expect("the layer has put it there").clone();
+//!     let permit = request.extensions().get::<WorkerPermit>().expect("the layer has put it there").clone();
 //!     let written = tokio::task::spawn_blocking(move || {
 //!         // Until the closure ends and drops its guard, no request of a later holder is let in.
-//!         format!("written by {} under {}", running.owner(), running.revision())
+//!         format!("written by {} under {}", permit.owner(), permit.revision())
 //!     });
 //!     Ok(Response::new(written.await.expect("it does not panic")))
 //! }
@@ -53,7 +53,7 @@
 //! # When a request runs
 //!
 //! From the moment it is let in until *all* of this is over: the handler's future has ended or been dropped, its response body
-//! has ended or been dropped, its request body has been dropped, and every clone of its [`Running`] is gone. Whatever a handler
+//! has ended or been dropped, its request body has been dropped, and every clone of its [`WorkerPermit`] is gone. Whatever a handler
 //! begins and does not wait for has to hold a clone:
 //!
 //! - tasks, blocking calls, and connections to a database on which something still runs;
@@ -66,11 +66,11 @@
 //! in a task of its own that holds a guard:
 //!
 //! ```
-//! # use fencepost_fence::Running;
+//! # use fencepost_fence::WorkerPermit;
 //! # async fn commit() {}
-//! # async fn handle(running: Running) {
+//! # async fn handle(permit: WorkerPermit) {
 //! let work = tokio::spawn(async move {
-//!     let _running = running;
+//!     let _permit = permit;
 //!     commit().await;
 //! });
 //! // Dropping this does not end the task.
@@ -91,16 +91,16 @@
 //!
 //! While etcd cannot be reached, bodies under way pause as soon as what is known is older than `max_age`, and are cut after
 //! `handoff_timeout`: nobody knows whether they are still their holder's. Handlers themselves are not stopped; those who
-//! like to stop early wait for [`Running::ended`].
+//! like to stop early wait for [`WorkerPermit::ended`].
 //!
 //! # What it cannot promise
 //!
 //! - **A crash forgets everything.** What a process that was killed had sent to a database may arrive there after the next
 //!   process has let in the next holder. The proxy has a `state_dir` and outlives its worker; this has neither.
-//!   Where that matters, check [`Running::revision`] in the transaction that writes.
+//!   Where that matters, check [`WorkerPermit::revision`] in the transaction that writes.
 //! - **Each process has gates of its own.** Two that serve the same database, also the old and the new one of a rolling update,
 //!   do not wait for each other: only the judging of tokens holds. The same is so for two [`Fence`]s in one process.
-//! - Anything about requests that reach a handler past the layer, and about work that holds no [`Running`].
+//! - Anything about requests that reach a handler past the layer, and about work that holds no [`WorkerPermit`].
 //! - Who sends a request: a token is no secret. Put the layer behind whatever authenticates.
 //! - Work inside of a dependency that goes on after its call has returned, or been dropped.
 //! - What leans on etcd's linearizable reads (promise 2), under etcd before 3.4.42, 3.5.28 and 3.6.9, which can answer one with old
@@ -125,24 +125,23 @@
 //! request that waits has one readied clone of the inner service, so a limit of concurrency within counts those that wait. Handlers
 //! get a [`RequestBody`] and may need to be generic over it, or to box it. It runs in any tokio runtime with its timer enabled.
 
-mod claim;
-pub mod confirm;
+pub mod claim;
 mod discard;
 mod endless;
-mod enter;
+pub mod enter;
 mod etcd;
 mod fence;
 mod fence_call;
-pub mod handoff;
 mod layer;
 mod lock;
+pub mod permit;
 mod readings;
 pub mod refusal;
 mod request_body;
 mod response_body;
 mod rules;
-mod running;
 mod shared;
+pub mod tenure;
 pub mod token;
 
 pub use fencepost_locks::{KeyValue, MemoryStore, SpawnError, Write};
@@ -155,7 +154,7 @@ pub use self::fence::Fence;
 pub use self::fence_call::{FENCE_PATH, FenceCall};
 pub use self::layer::{FenceLayer, Fenced, Refused};
 pub use self::lock::LayerBuilder;
+pub use self::permit::WorkerPermit;
 pub use self::request_body::{BodyError, RequestBody};
 pub use self::response_body::ResponseBody;
 pub use self::rules::InvalidLock;
-pub use self::running::Running;

@@ -1,4 +1,5 @@
-//! The body of a response: the handler's, with the request's place at the gate, or a refusal's.
+//! The body of a response: the handler's, with the request's permit, or a refusal's.
+//! It does not end the handler.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::endless::{Endless, is_event_stream};
+use crate::permit::WorkerPermit;
 use crate::request_body::BodyError;
-use crate::running::Running;
 
 pin_project! {
     /// The body of a response. The request counts as running until this has ended or is dropped.
     ///
-    /// It fails with [`BodyError::Cut`] where it goes on until somebody ends it (`text/event-stream`, or
-    /// [`LayerBuilder::streaming`](crate::LayerBuilder::streaming)) and its tenure has ended.
+    /// A response without an end of its own fails with [`BodyError::Cut`] when its tenure ends: one of type `text/event-stream`, or any with
+    /// [`LayerBuilder::streaming`](crate::LayerBuilder::streaming).
     pub struct ResponseBody<R> {
         #[pin]
         inner: Inner<R>,
@@ -28,8 +29,8 @@ pin_project! {
     #[project = InnerProjection]
     #[project_replace = InnerReplaced]
     enum Inner<R> {
-        // In this order they are dropped: the place at the gate goes last.
-        Handlers { #[pin] body: R, running: Running },
+        // Dropped in this order: the permit goes last.
+        Handlers { #[pin] body: R, permit: WorkerPermit },
         Endless { body: Arc<Endless<R>> },
         Own { bytes: Option<Bytes> },
     }
@@ -42,14 +43,14 @@ impl<R> ResponseBody<R> {
 }
 
 impl<R: Body + Send + 'static> ResponseBody<R> {
-    /// The handler's.
-    pub(crate) fn of(response: Response<R>, running: Running, streaming: bool) -> Response<ResponseBody<R>> {
+    /// The handler's response, with the request's permit.
+    pub(crate) fn of(response: Response<R>, permit: WorkerPermit, streaming: bool) -> Response<ResponseBody<R>> {
         let is_endless = streaming || is_event_stream(response.headers());
         response.map(|body| ResponseBody {
             inner: if is_endless {
-                Inner::Endless { body: Endless::begin(body, running) }
+                Inner::Endless { body: Endless::begin(body, permit) }
             } else {
-                Inner::Handlers { body, running }
+                Inner::Handlers { body, permit }
             },
         })
     }

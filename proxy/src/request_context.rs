@@ -1,4 +1,5 @@
-//! What a request carries along on its way, and how it is answered if it gets no further.
+//! What a request carries through the layers: where it is, from whom, since when.
+//! It knows neither verdicts nor answers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,24 +8,17 @@ use std::sync::{Arc, Weak};
 use fencepost_config::{Freshness, Mode, Route};
 use fencepost_locks::Timing;
 use fencepost_tls::PeerNames;
-use http::{Request, Response};
+use http::Request;
 use tokio::time::Instant;
 
 use crate::about::About;
 use crate::active_config::ThreadShare;
 use crate::downstream::{ClientAddress, ClientBody, UnderWay};
-use crate::in_place::boxed;
 use crate::let_past::LetPast;
 use crate::metrics::{RequestCounts, RouteMetrics};
-use crate::refusal::{AnswerForm, Failure};
+use crate::refusal::AnswerForm;
 use crate::routes::ActiveRoute;
-use crate::upstream::{KeptFields, Pool, ResponseBody};
-use crate::worker_permit::WorkerPermit;
-
-/// An answer on its way to the client.
-///
-/// Behind a pointer, as the request: it is moved from layer to layer.
-pub type Answer = Box<Response<ResponseBody<WorkerPermit>>>;
+use crate::upstream::{KeptFields, Pool};
 
 /// A request, and how far it has come: `S` is what the last layer found out.
 ///
@@ -65,7 +59,7 @@ impl RequestContext {
     }
 
     /// What stands behind the route.
-    pub fn in_force(&self) -> &ActiveRoute {
+    pub fn active_route(&self) -> &ActiveRoute {
         &self.share.generation.routes[self.known_route()]
     }
 
@@ -119,7 +113,7 @@ impl RequestContext {
     /// What was let past unjudged and keeps the request from the worker: by its own route, if that only watched when the request came, and
     /// by routes of earlier configurations.
     fn let_past_before(&self) -> impl Iterator<Item = Arc<LetPast>> {
-        let ActiveRoute { let_past, earlier, .. } = self.in_force();
+        let ActiveRoute { let_past, earlier, .. } = self.active_route();
         let own = let_past.iter().filter(|_| self.is_shadow()).map(Arc::clone);
         own.chain(earlier.iter().filter_map(Weak::upgrade))
     }
@@ -134,18 +128,6 @@ impl RequestContext {
         for let_past in self.let_past_before() {
             let_past.opened().await;
         }
-    }
-
-    /// Records why the worker did not answer, or was not asked, and writes what the client is told.
-    pub fn fail(&self, failure: Failure) -> Answer {
-        self.metrics().failed(failure);
-        self.about.note_failure(failure);
-        boxed(|| failure.answer(self.form).map(ResponseBody::Whole))
-    }
-
-    /// What a client is told whose request made us panic.
-    pub fn panicked(&self) -> Answer {
-        self.fail(if self.about.may_be_sent() { Failure::InternalAfterSending } else { Failure::Internal })
     }
 }
 

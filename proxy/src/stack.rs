@@ -18,7 +18,7 @@ use crate::{fencing, gate, routing};
 /// when it arrives.
 ///
 /// Limits on heads, connections and idle time come before it, in [`downstream`](crate::downstream). What comes out of each layer
-/// is a type that only this layer makes, and the upstream side sends nothing without the ticket that the last one gets
+/// is a type that only this layer makes, and the upstream side sends nothing without the permit that the last one gets
 /// from the lock's gate: a stack that leaves one out does not compile.
 pub fn stack(
     in_force: Rc<ThreadInForce>,
@@ -35,10 +35,8 @@ pub fn stack(
             let in_force = Rc::clone(&in_force);
             layer(next, move |request, next| routing::route(in_force.share(), request, next))
         })
-        // Which token does it present?
-        .layer_fn(|next| layer(next, fencing::extract))
-        // Is it the holder's, as far as we know? Where we can't say, the store is asked.
-        .layer_fn(|next| layer(next, fencing::judge))
+        // Which token does it present, and is that the holder's, as far as we know? Where we can't say, the store is asked.
+        .layer_fn(|next| layer(next, fencing::authorize))
         // When all it waits for is there: is it still the holder's, and is the worker free of earlier holders' requests?
         // Boxed: each layer moves what comes next into its own room, which is as large then as all of it.
         .service(service_fn(|exchange| pinned(|| gate::forward(exchange))))

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+pub use fencepost_fence::tenure::TenureState;
 use tokio::time::Instant;
 
 use crate::wire::Socket;
@@ -96,13 +97,13 @@ pub trait Permit: 'static {
 /// The tenure that a request was admitted under.
 pub trait TenureWatch {
     /// How it is now.
-    fn standing(&self) -> TenureState;
+    fn state(&self) -> TenureState;
 
     /// Completes when that may have changed by anything but time and news that come without a word ([`TenureWatch::fetch_news`]). To miss nothing,
-    /// await it after a look at the standing that was taken after this was called.
+    /// await it after a look at the state that was taken after this was called.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
-    /// Has newer news looked for while they are too old. Says when to look at the standing again at the latest: they may come without a
+    /// Has newer news looked for while they are too old. Says when to look at the state again at the latest: they may come without a
     /// word, as what dates many locks at once tells none of them.
     fn fetch_news(&self) -> Instant;
 
@@ -111,20 +112,6 @@ pub trait TenureWatch {
 
     /// Something of the request was cut on that account.
     fn cut(&self);
-}
-
-/// How it is with the tenure that a request was admitted under.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TenureState {
-    /// It goes on, by news that are good until then.
-    Good {
-        /// When they will be too old, unless newer ones come.
-        until: Instant,
-    },
-    /// It may have ended: the news are too old.
-    Stale,
-    /// It has ended, for good.
-    Ended,
 }
 
 /// How a request's stay at the worker ended.

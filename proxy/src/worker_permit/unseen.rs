@@ -1,17 +1,15 @@
 //! Requests that may run on at the worker though nobody will see their end: each counts until its time has come.
 
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
+use std::future::pending;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 
-use fencepost_locks::TrackedLock;
-use fencepost_policy::OrphanId;
-use prometheus::IntGauge;
+use fencepost_fence::permit::Orphan;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::let_past::Pass;
+use crate::metrics::OneMore;
 use crate::request_context::RequestContext;
 use crate::wire::{Socket, caught_up};
 
@@ -28,15 +26,15 @@ pub(super) struct Unseen {
 /// Where such a request counts.
 pub(super) enum Counted {
     /// At the gate of its lock, and among the orphans of its route.
-    Orphan { lock: Arc<TrackedLock>, id: OrphanId, _among_orphans: OneMore },
+    Orphan { orphan: Orphan, _among_orphans: OneMore },
     /// With what its route let past. Empty once it counts no more.
     Pass(RefCell<Option<Pass>>),
 }
 
 impl Counted {
-    pub(super) fn orphan(lock: Arc<TrackedLock>, id: OrphanId, orphans: IntGauge) -> Counted {
-        lock.set_heard(id, true);
-        Counted::Orphan { lock, id, _among_orphans: OneMore::new(orphans) }
+    pub(super) fn orphan(orphan: Orphan, context: &RequestContext) -> Counted {
+        orphan.set_heard(true);
+        Counted::Orphan { orphan, _among_orphans: OneMore::new(context.metrics().orphans.clone()) }
     }
 
     pub(super) fn pass(pass: Pass) -> Counted {
@@ -46,7 +44,7 @@ impl Counted {
     /// Whether it still counts.
     fn counts(&self) -> bool {
         match self {
-            Counted::Orphan { lock, id, .. } => lock.counts_orphan(*id),
+            Counted::Orphan { orphan, .. } => orphan.counts(),
             Counted::Pass(pass) => pass.borrow().is_some(),
         }
     }
@@ -54,8 +52,16 @@ impl Counted {
     /// It counts no more. False if it did not before.
     fn end(&self) -> bool {
         match self {
-            Counted::Orphan { lock, id, .. } => lock.end_orphan(*id),
+            Counted::Orphan { orphan, .. } => orphan.end(),
             Counted::Pass(pass) => pass.take().is_some(),
+        }
+    }
+
+    /// Completes when it counts no more because an operator has ended it.
+    async fn cleared(&self) {
+        match self {
+            Counted::Orphan { orphan, .. } => orphan.cleared().await,
+            Counted::Pass(_) => pending().await,
         }
     }
 }
@@ -84,8 +90,8 @@ impl Unseen {
     pub(super) fn postpone(&self, until: Instant) {
         let until = until.max(self.until.get());
         self.until.set(until);
-        if let Counted::Orphan { lock, id, .. } = &*self.counted {
-            lock.postpone(*id, until);
+        if let Counted::Orphan { orphan, .. } = &*self.counted {
+            orphan.postpone(until);
         }
     }
 
@@ -98,8 +104,8 @@ impl Unseen {
 impl Drop for Unseen {
     /// Nobody listens any more.
     fn drop(&mut self) {
-        if let Counted::Orphan { lock, id, .. } = &*self.counted {
-            lock.set_heard(*id, false);
+        if let Counted::Orphan { orphan, .. } = &*self.counted {
+            orphan.set_heard(false);
         }
     }
 }
@@ -126,33 +132,16 @@ async fn outlive(
     connection: Option<Weak<Socket>>,
 ) {
     let _untimely = Untimely { counted: Rc::clone(&counted), context: Rc::clone(&context) };
-    let is_due = match &*counted {
-        Counted::Orphan { lock, id, .. } => orphan_is_due(lock, *id, &until).await,
-        Counted::Pass(_) => {
-            comes(&until).await;
-            true
-        }
+    let is_due = tokio::select! {
+        biased;
+        () = counted.cleared() => false,
+        () = comes(&until) => true,
     };
     if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
         connection.reset();
     }
     if is_due && counted.end() && matches!(&*counted, Counted::Orphan { .. }) {
         context.metrics().orphans_expired.inc();
-    }
-}
-
-/// Waits for that time as long as the orphan counts; false if an operator has ended it.
-async fn orphan_is_due(lock: &TrackedLock, id: OrphanId, until: &Rc<Cell<Instant>>) -> bool {
-    let mut time = pin!(comes(until));
-    loop {
-        let cleared = lock.orphans_cleared();
-        if !lock.counts_orphan(id) {
-            return false;
-        }
-        tokio::select! {
-            () = cleared => {}
-            () = &mut time => return true,
-        }
     }
 }
 
@@ -168,100 +157,5 @@ impl Drop for Untimely {
         if self.counted.counts() {
             self.context.share.generation.process.leave_unseen();
         }
-    }
-}
-
-/// One more, for as long as this lives.
-pub(super) struct OneMore(IntGauge);
-
-impl OneMore {
-    fn new(gauge: IntGauge) -> OneMore {
-        gauge.inc();
-        OneMore(gauge)
-    }
-}
-
-impl Drop for OneMore {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::Future;
-    use std::pin::Pin;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Context, Poll, Wake, Waker};
-    use std::time::Duration;
-
-    use fencepost_locks::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions, Timing};
-    use fencepost_policy::{Admission, FenceToken, Layout, LockKey};
-
-    use super::*;
-
-    const MINUTE: Duration = Duration::from_secs(60);
-
-    /// Counts how often anybody is woken.
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Count>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// A lock, and that many requests of its holder that have entered.
-    async fn entered(requests: usize) -> (Arc<TrackedLock>, Vec<Admission>) {
-        let store = MemoryStore::new();
-        let revision = store.put("/k", "a");
-        let (source, driver) = LockSource::build("test", SourceOptions::default(), store);
-        let spec = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
-        let (lock, now) = (source.track(spec).unwrap(), Instant::now());
-        tokio::select! {
-            () = driver => panic!("nobody has stopped it"),
-            read = lock.confirm(now, now + MINUTE) => read.unwrap(),
-        }
-        let token = FenceToken { owner: "a", revision };
-        let timing = Timing { arrived: now, now, not_before: None, max_age: MINUTE, linearizable: false };
-        let enter = || {
-            let Ok(admission) = lock.enter(&token, &timing) else { panic!("it is the holder") };
-            admission
-        };
-        let admissions = (0..requests).map(|_| enter()).collect();
-        (lock, admissions)
-    }
-
-    /// With thousands of orphans at one gate each that came or went woke all the others: a worker that broke its connections kept a
-    /// processor busy.
-    #[tokio::test]
-    async fn one_more_whose_end_is_not_seen_wakes_nobody_who_counts_another_and_an_operators_word_wakes_all() {
-        let (lock, mut admissions) = entered(101).await;
-        let (until, another) = (Instant::now() + MINUTE, admissions.pop().unwrap());
-        let lost: Vec<_> = admissions.into_iter().map(|admission| lock.lose(admission, until)).collect();
-        let at = Rc::new(Cell::new(until));
-        let mut waits: Vec<Pin<Box<dyn Future<Output = bool> + '_>>> = Vec::new();
-        for orphan in &lost {
-            waits.push(Box::pin(orphan_is_due(&lock, *orphan, &at)));
-        }
-        let (count, waker) = {
-            let count = Arc::<Count>::default();
-            (Arc::clone(&count), Waker::from(count))
-        };
-        let mut look = || waits.iter_mut().map(|wait| wait.as_mut().poll(&mut Context::from_waker(&waker))).collect();
-        let before: Vec<Poll<bool>> = look();
-        assert!(before.iter().all(Poll::is_pending));
-
-        let another = lock.lose(another, until);
-        lock.set_heard(another, true);
-        lock.set_heard(another, false);
-        lock.end_orphan(another);
-        assert_eq!(count.0.load(Ordering::Relaxed), 0);
-
-        assert_eq!(lock.clear_orphans(), 100);
-        assert_eq!(count.0.load(Ordering::Relaxed), 100);
-        let after: Vec<Poll<bool>> = look();
-        assert!(after.iter().all(|due| *due == Poll::Ready(false)), "they count no more");
     }
 }

@@ -86,8 +86,7 @@ where
     S::Future: Send + 'static,
     S::Error: Send + 'static,
     B: Body + Send + 'static,
-    R: Body + Send + 'static,
-    R::Data: From<Bytes>,
+    R: Body<Data: From<Bytes> + Send, Error: Send> + Send + 'static,
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
@@ -118,7 +117,7 @@ impl Inner {
         S::Future: Send + 'static,
         S::Error: Send + 'static,
         B: Body + Send + 'static,
-        R: Body + Send + 'static,
+        R: Body<Data: Send, Error: Send> + Send + 'static,
     {
         let (mut head, body) = request.into_parts();
         if self.rules.answers_fence_call && head.method == Method::POST && head.uri.path() == FENCE_PATH {

@@ -108,7 +108,7 @@ where
     S: Service<Request<RequestBody<B>>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
     B: Body + Send + 'static,
-    R: Body<Data = Bytes> + Send + 'static,
+    R: Body<Data = Bytes, Error: Send> + Send + 'static,
 {
     timeout(PATIENCE, layer.layer(handler).oneshot(request)).await.expect("an answer in time").unwrap()
 }

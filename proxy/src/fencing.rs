@@ -1,7 +1,6 @@
-//! The fence layer: whether a request may go to its worker, and what follows from that on its route.
+//! Whether a request may go to its worker, and what follows from that on its route.
 //! The gate judges once more, when the request is about to be sent.
 
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,7 +12,6 @@ use fencepost_policy::{FenceToken, LockKey, Rejection, Verdict};
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use http_body::Body as _;
 use tokio::time::Instant;
-use tower::Service;
 
 use crate::at_gate::Arrived;
 use crate::downstream::ClientBody;
@@ -22,7 +20,7 @@ use crate::metrics::Counted;
 use crate::observe::Outcome;
 use crate::recording::{Answer, FENCE_VERDICT, Subject};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON};
-use crate::request_context::{Exchange, RequestContext};
+use crate::request_context::RequestContext;
 use crate::upstream::{METHOD_OVERRIDES, names_websocket};
 
 /// The parameter of a query by which some workers take another method than the request's. WordPress takes it for any method, as ServiceStack
@@ -44,24 +42,21 @@ pub enum Authorization {
 }
 
 /// Judges a request, or lets it pass where its route says so.
-pub async fn authorize<S>(exchange: Exchange<GuardedBy>, mut next: S) -> Result<Answer, Infallible>
-where
-    S: Service<Exchange<Authorization>, Response = Answer, Error = Infallible>,
-{
-    let Exchange { mut request, context, in_flight, state: lock } = exchange;
-    let judged = judge(&context, lock, &mut request).await;
+///
+/// # Errors
+/// The answer to a request that gets no further.
+pub async fn authorize(
+    context: &Rc<RequestContext>,
+    lock: GuardedBy,
+    request: &mut Request<ClientBody>,
+) -> Result<Authorization, Answer> {
+    let authorization = judge(context, lock, request).await;
     context.counts().verdict_took(context.arrived.elapsed());
-    match judged {
-        Ok(state) => next.call(Exchange { request, context, in_flight, state }).await,
-        Err(answer) => Ok(answer),
-    }
+    authorization
 }
 
 /// Checks the sender's identity first, then the token, then the lock. So a request from somebody else gets the same answer whatever its token,
 /// and a request without a token costs no read of the store.
-///
-/// # Errors
-/// The answer to a request that gets no further.
 async fn judge(
     context: &Rc<RequestContext>,
     lock: GuardedBy,

@@ -1,7 +1,6 @@
-//! The last layer: everything a request has to wait for, then the gate, then its first byte.
+//! Everything a request has to wait for, then the gate, then its first byte.
 //! It does not carry bytes: that is `upstream`.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,7 +17,7 @@ use crate::in_place::boxed;
 use crate::logging::WithCauses;
 use crate::recording::{Answer, Subject};
 use crate::refusal::Failure;
-use crate::request_context::{Exchange, InFlight, RequestContext};
+use crate::request_context::{InFlight, RequestContext};
 use crate::upstream::{
     Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts,
     UpstreamError, Wants, outgoing_request, prepare_body,
@@ -29,14 +28,17 @@ use crate::worker_permit::WorkerPermit;
 const SENDS_MAX: usize = 4;
 
 /// Reads a small body whole, gets a connection ready, enters the gate and sends the request.
-pub async fn forward(exchange: Exchange<Authorization>) -> Result<Answer, Infallible> {
-    let Exchange { request, context, in_flight, state: authorization } = exchange;
-    let prepared = prepare(&context, request).await;
-    let request = match prepared {
-        Ok(request) => request,
-        Err(answer) => return Ok(answer),
-    };
-    Ok(send(context, in_flight, authorization, request).await.unwrap_or_else(|answer| answer))
+///
+/// # Errors
+/// The answer to a request that gets no further.
+pub async fn forward(
+    context: &Rc<RequestContext>,
+    in_flight: InFlight,
+    authorization: Authorization,
+    request: Box<Request<ClientBody>>,
+) -> Result<Answer, Answer> {
+    let request = prepare(context, request).await?;
+    send(context, in_flight, authorization, request).await
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
@@ -81,7 +83,7 @@ async fn prepare(
 /// Sends the request as soon as the gate lets it in. At most once: what provably was not sent leaves the gate and enters
 /// again, on another connection.
 async fn send(
-    context: Rc<RequestContext>,
+    context: &Rc<RequestContext>,
     mut in_flight: InFlight,
     mut authorization: Authorization,
     mut request: Box<Request<RequestBody>>,
@@ -91,7 +93,7 @@ async fn send(
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Sendable { ready, permit, place, at } = permit(&context, wants, in_flight, &mut authorization).await?;
+        let Sendable { ready, permit, place, at } = permit(context, wants, in_flight, &mut authorization).await?;
         if attempt == 0
             && let Authorization::Claim(claim) = &authorization
         {
@@ -100,7 +102,7 @@ async fn send(
         context.about.note_sending();
         match in_turn(place, ready.send(Admitted::new(request, permit), timeouts, at)).await {
             Ok(mut answer) => {
-                authorization.show(&context, answer.headers_mut());
+                authorization.show(context, answer.headers_mut());
                 return Ok(boxed(|| answer));
             }
             Err(SendError::Unsent(unsent)) => {

@@ -20,20 +20,6 @@ use crate::refusal::AnswerForm;
 use crate::routes::ActiveRoute;
 use crate::upstream::{KeptFields, Pool};
 
-/// A request, and how far it has come: `S` is what the last layer found out.
-///
-/// It is moved from layer to layer, so what is large is behind a pointer.
-pub struct Exchange<S> {
-    /// The request, as the client sent it.
-    pub request: Box<Request<ClientBody>>,
-    /// Where it is.
-    pub context: Rc<RequestContext>,
-    /// Counted as long as it is on its way.
-    pub in_flight: InFlight,
-    /// What is known of it by now.
-    pub state: S,
-}
-
 /// Where a request is: on which thread and route, from whom, since when.
 pub struct RequestContext {
     /// What its thread works with.
@@ -53,6 +39,20 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
+    /// Of a request that has just arrived.
+    pub fn new(share: Rc<ThreadShare>, request: &Request<ClientBody>) -> RequestContext {
+        let connection = request.body().connection();
+        RequestContext {
+            route: Cell::new(None),
+            form: AnswerForm::of(request.method(), request.headers()),
+            client: connection.address(),
+            peer: connection.peer().cloned(),
+            arrived: Instant::now(),
+            about: About::of(request, share.generation.access_log.is_some()),
+            share,
+        }
+    }
+
     /// The route as configured.
     pub fn route(&self) -> &Route {
         &self.share.generation.config.routes[self.known_route()]

@@ -1,67 +1,28 @@
-//! The first layer: which route takes a request, and which lock guards it there.
+//! Which route takes a request, and which lock guards it there.
+//! It looks at no token.
 
-use std::cell::Cell;
-use std::convert::Infallible;
 use std::rc::Rc;
 
 use fencepost_config::{Captures, Mode, Routing};
 use fencepost_policy::Rejection;
 use http::header::HOST;
-use http::{HeaderMap, Method, Request, Response, Version};
-use tokio::time::Instant;
-use tower::Service;
+use http::{HeaderMap, Method, Request, Version};
 
-use crate::about::About;
-use crate::access_log::{Logged, Unanswered, logged};
-use crate::active_config::ThreadShare;
 use crate::downstream::ClientBody;
 use crate::fence_call;
 use crate::fencing::GuardedBy;
-use crate::panics::{Panicked, contained};
 use crate::recording::{Answer, Subject};
-use crate::refusal::{AnswerForm, Failure};
-use crate::request_context::{Exchange, InFlight, RequestContext};
+use crate::refusal::Failure;
+use crate::request_context::RequestContext;
 use crate::routes::KeyBuffer;
-use crate::upstream::{ResponseBody, check_host};
-use crate::worker_permit::WorkerPermit;
+use crate::upstream::check_host;
 
-/// Finds the route; ends requests that have none, that ask for what we do not do, or that come too late.
-pub async fn route<S>(
-    share: Rc<ThreadShare>,
-    mut request: Box<Request<ClientBody>>,
-    mut next: S,
-) -> Result<Response<Logged<ResponseBody<WorkerPermit>>>, Infallible>
-where
-    S: Service<Exchange<GuardedBy>, Response = Answer, Error = Infallible>,
-{
-    let has_access_log = share.generation.access_log.is_some();
-    let context = Rc::new(RequestContext {
-        route: Cell::new(None),
-        form: AnswerForm::of(request.method(), request.headers()),
-        client: request.body().connection().address(),
-        peer: request.body().connection().peer().cloned(),
-        arrived: Instant::now(),
-        about: About::of(&request, has_access_log),
-        share,
-    });
-    let unanswered = Unanswered::of(&context);
-    let found = contained(begin(&context, &mut request)).await;
-    let answer = match found.unwrap_or_else(|Panicked| Err(context.panicked())) {
-        Ok(lock) => {
-            let in_flight = InFlight::new(Rc::clone(context.counts()), request.body().connection().under_way());
-            let exchange = Exchange { request, context: Rc::clone(&context), in_flight, state: lock };
-            contained(next.call(exchange)).await.unwrap_or_else(|Panicked| Ok(context.panicked()))?
-        }
-        Err(answer) => answer,
-    };
-    Ok(logged(*answer, unanswered))
-}
-
-/// Answers what asks for the fence alone, or finds out what guards the request.
+/// Finds the route of a request, and the lock that guards it there. Answers requests that have no route, that ask for what we do not do, that
+/// come too late, or that ask for the fence alone.
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn begin(context: &Rc<RequestContext>, request: &mut Request<ClientBody>) -> Result<GuardedBy, Answer> {
+pub async fn route(context: &Rc<RequestContext>, request: &mut Request<ClientBody>) -> Result<GuardedBy, Answer> {
     if request.body().waits_in_vain() {
         return Err(context.fail(Failure::Expectation));
     }

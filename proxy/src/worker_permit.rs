@@ -17,20 +17,20 @@ use tokio::time::Instant;
 use crate::let_past::{LetPast, Pass, PassReason};
 use crate::request_context::{InFlight, RequestContext};
 use crate::upstream::{Ending, LastBytes, Permit, TenureState, TenureWatch};
-use unseen::{Counted, Unseen};
+use unseen::{Lost, Unseen};
 
 /// The proof that a request may go to the worker, given back to the gate when the request is no longer there.
 ///
 /// The upstream side sends nothing without one, and only what the gate gives makes one: a stack that forgets the fence
 /// does not compile.
 pub struct WorkerPermit {
-    place: Place,
+    counted: Counted,
     context: Rc<RequestContext>,
     in_flight: Option<InFlight>,
 }
 
 /// Where a request counts.
-enum Place {
+enum Counted {
     /// At the gate of its lock.
     Entered(Entry),
     /// With what its route lets past.
@@ -43,7 +43,7 @@ enum Place {
     GivenBack,
 }
 
-/// What a request that takes long depends on, and what its route says of that.
+/// Watches what a long request depends on.
 struct RequestWatch {
     depends_on: Dependence,
     context: Rc<RequestContext>,
@@ -54,42 +54,42 @@ struct RequestWatch {
 enum Dependence {
     /// The tenure that it was admitted under.
     Tenure(Tenure),
-    /// That its route only watches. It may be anybody's.
+    /// Shadow mode of its route: the request may be anybody's.
     Watching(Arc<LetPast>),
 }
 
-/// When a route that only watches is looked at again without having changed.
+/// When a route in shadow mode is looked at again without having changed.
 const WATCHING_PERIOD: Duration = Duration::from_secs(3600);
 
 impl WorkerPermit {
     /// For a request that has entered the gate.
     pub fn admitted(context: Rc<RequestContext>, entry: Entry, in_flight: InFlight) -> WorkerPermit {
-        WorkerPermit { place: Place::Entered(entry), context, in_flight: Some(in_flight) }
+        WorkerPermit { counted: Counted::Entered(entry), context, in_flight: Some(in_flight) }
     }
 
     /// For a request that passes without having been admitted. It is counted with its route.
     ///
     /// # Errors
-    /// Its place in the counts, if its route only watched when it came and enforces by now: it has to be judged.
+    /// Its `InFlight`, if its route was in shadow mode when it came and enforces by now: it has to be judged.
     pub fn passing(
         context: Rc<RequestContext>,
         reason: PassReason,
         in_flight: InFlight,
     ) -> Result<WorkerPermit, InFlight> {
-        let place = match &context.active_route().let_past {
-            None => Place::Uncounted,
+        let counted = match &context.active_route().let_past {
+            None => Counted::Uncounted,
             Some(let_past) => match let_past.pass(reason) {
-                Some(pass) => Place::Passing(pass),
+                Some(pass) => Counted::Passing(pass),
                 None => return Err(in_flight),
             },
         };
-        Ok(WorkerPermit { place, context, in_flight: Some(in_flight) })
+        Ok(WorkerPermit { counted, context, in_flight: Some(in_flight) })
     }
 
     /// Leaves the gate with a request that provably was not sent.
     ///
     /// # Panics
-    /// Never: a permit has its place in the count until it is given back.
+    /// Never: a permit has its `InFlight` until it is given back.
     pub fn leave(mut self) -> InFlight {
         self.give_back();
         self.in_flight.take().expect("a permit is given back once")
@@ -97,10 +97,10 @@ impl WorkerPermit {
 
     /// What may end while the request is at the worker.
     fn dependence(&self) -> Option<Dependence> {
-        match &self.place {
-            Place::Entered(entry) => Some(Dependence::Tenure(entry.tenure(self.context.route().max_age))),
-            Place::Passing(pass) => Some(Dependence::Watching(Arc::clone(pass.watched()?))),
-            Place::Uncounted | Place::Unseen(_) | Place::GivenBack => None,
+        match &self.counted {
+            Counted::Entered(entry) => Some(Dependence::Tenure(entry.tenure(self.context.route().max_age))),
+            Counted::Passing(pass) => Some(Dependence::Watching(Arc::clone(pass.watched()?))),
+            Counted::Uncounted | Counted::Unseen(_) | Counted::GivenBack => None,
         }
     }
 
@@ -108,32 +108,32 @@ impl WorkerPermit {
     /// anew, unless that would end sooner. Its connection, if it has one yet, is reset when that is over.
     fn lose(&mut self, LastBytes { until: last_bytes, connection }: LastBytes) {
         let until = last_bytes + self.context.route().orphan_timeout;
-        let counted = match std::mem::replace(&mut self.place, Place::GivenBack) {
-            Place::Entered(entry) => Counted::orphan(entry.lose(until), &self.context),
+        let lost = match std::mem::replace(&mut self.counted, Counted::GivenBack) {
+            Counted::Entered(entry) => Lost::orphan(entry.lose(until), &self.context),
             // Nobody waits for it, unless its route turns to enforce meanwhile.
-            Place::Passing(pass) => Counted::pass(pass),
-            Place::Unseen(unseen) => {
+            Counted::Passing(pass) => Lost::pass(pass),
+            Counted::Unseen(unseen) => {
                 unseen.postpone(until);
-                self.place = Place::Unseen(unseen);
+                self.counted = Counted::Unseen(unseen);
                 return;
             }
-            Place::Uncounted | Place::GivenBack => return,
+            Counted::Uncounted | Counted::GivenBack => return,
         };
-        self.place = Place::Unseen(Box::new(Unseen::new(counted, until, Rc::clone(&self.context), connection)));
+        self.counted = Counted::Unseen(Box::new(Unseen::new(lost, until, Rc::clone(&self.context), connection)));
     }
 
     /// Loses a request on whose connection nothing more is read.
     fn lose_sight(&mut self, last_bytes: Instant) {
         self.lose(LastBytes { until: last_bytes, connection: None });
-        self.place = Place::GivenBack; // Only time ends it.
+        self.counted = Counted::GivenBack; // Only time ends it.
     }
 
     /// The request is not at the worker.
     fn give_back(&mut self) {
-        match std::mem::replace(&mut self.place, Place::GivenBack) {
-            Place::Unseen(unseen) => unseen.end(),
+        match std::mem::replace(&mut self.counted, Counted::GivenBack) {
+            Counted::Unseen(unseen) => unseen.end(),
             // What counts them is dropped here.
-            Place::Entered(_) | Place::Passing(_) | Place::Uncounted | Place::GivenBack => {}
+            Counted::Entered(_) | Counted::Passing(_) | Counted::Uncounted | Counted::GivenBack => {}
         }
     }
 
@@ -157,11 +157,11 @@ impl Permit for WorkerPermit {
     }
 
     fn may_be_left(&self) -> bool {
-        match &self.place {
-            Place::Entered(_) | Place::Unseen(_) | Place::GivenBack => false,
+        match &self.counted {
+            Counted::Entered(_) | Counted::Unseen(_) | Counted::GivenBack => false,
             // Where its route comes to judge, what it watched is waited for.
-            Place::Passing(pass) => pass.watched().is_none(),
-            Place::Uncounted => true,
+            Counted::Passing(pass) => pass.watched().is_none(),
+            Counted::Uncounted => true,
         }
     }
 
@@ -170,7 +170,7 @@ impl Permit for WorkerPermit {
     }
 
     fn gives_way(&self) -> bool {
-        !matches!(self.place, Place::Entered(_))
+        !matches!(self.counted, Counted::Entered(_))
     }
 
     fn body_cut(&mut self, last_bytes: LastBytes) {
@@ -182,15 +182,15 @@ impl Permit for WorkerPermit {
     }
 
     fn heard(&mut self) {
-        if let Place::Unseen(unseen) = &self.place {
+        if let Counted::Unseen(unseen) = &self.counted {
             unseen.postpone(Instant::now() + self.context.route().orphan_timeout);
         }
     }
 
     fn counts_until(&self) -> Option<Instant> {
-        match &self.place {
-            Place::Unseen(unseen) => Some(unseen.until()),
-            Place::Entered(_) | Place::Passing(_) | Place::Uncounted | Place::GivenBack => None,
+        match &self.counted {
+            Counted::Unseen(unseen) => Some(unseen.until()),
+            Counted::Entered(_) | Counted::Passing(_) | Counted::Uncounted | Counted::GivenBack => None,
         }
     }
 
@@ -203,7 +203,7 @@ impl Permit for WorkerPermit {
             Ending::BodyCut => self.settle_partial(LastBytes { until: last_bytes, connection: None }),
             Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(last_bytes),
         }
-        self.place = Place::GivenBack; // Its end will not be seen any more: only time ends it.
+        self.counted = Counted::GivenBack; // Its end will not be seen any more: only time ends it.
     }
 }
 

@@ -1,5 +1,6 @@
 //! What lets a request out to the worker, and what becomes of that.
 
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -138,38 +139,6 @@ impl<P: Permit> Held<P> {
         Held(Some(permit))
     }
 
-    pub(super) fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
-        self.0.as_ref().and_then(Permit::watch)
-    }
-
-    pub(super) fn overdue(&mut self, last_bytes: LastBytes) {
-        if let Some(permit) = &mut self.0 {
-            permit.overdue(last_bytes);
-        }
-    }
-
-    pub(super) fn counts_until(&self) -> Option<Instant> {
-        self.0.as_ref().and_then(Permit::counts_until)
-    }
-
-    pub(super) fn answered(&self, took: Duration) {
-        if let Some(permit) = &self.0 {
-            permit.answered(took);
-        }
-    }
-
-    pub(super) fn body_cut(&mut self, last_bytes: LastBytes) {
-        if let Some(permit) = &mut self.0 {
-            permit.body_cut(last_bytes);
-        }
-    }
-
-    pub(super) fn heard(&mut self) {
-        if let Some(permit) = &mut self.0 {
-            permit.heard();
-        }
-    }
-
     pub(super) fn finished(mut self, how: Ending, last_bytes: Instant) {
         if let Some(permit) = self.0.take() {
             permit.finished(how, last_bytes);
@@ -179,6 +148,20 @@ impl<P: Permit> Held<P> {
     /// Gives the permit back: its request has not been sent.
     pub(super) fn into_inner(mut self) -> P {
         self.0.take().expect("a permit is held until it is finished")
+    }
+}
+
+impl<P: Permit> Deref for Held<P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        self.0.as_ref().expect("a permit is held until it is finished")
+    }
+}
+
+impl<P: Permit> DerefMut for Held<P> {
+    fn deref_mut(&mut self) -> &mut P {
+        self.0.as_mut().expect("a permit is held until it is finished")
     }
 }
 

@@ -1,4 +1,5 @@
 //! Requests that may run on at the worker though nobody will see their end: each counts until its time has come.
+//! It does not decide when a request is lost.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -13,55 +14,55 @@ use crate::metrics::OneMore;
 use crate::request_context::RequestContext;
 use crate::wire::{Socket, caught_up};
 
-/// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. Its worker is listened to:
-/// without this, time alone ends it.
+/// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. As long as this is kept,
+/// somebody reads what the worker says; without it, time alone ends the request.
 pub(super) struct Unseen {
-    counted: Rc<Counted>,
+    lost: Rc<Lost>,
     /// When its time has come, unless its worker is heard of before.
     until: Rc<Cell<Instant>>,
     /// The task that ends it in time. It goes on without this.
     timer: AbortHandle,
 }
 
-/// Where such a request counts.
-pub(super) enum Counted {
+/// Where a lost request counts.
+pub(super) enum Lost {
     /// At the gate of its lock, and among the orphans of its route.
     Orphan { orphan: Orphan, _among_orphans: OneMore },
     /// With what its route let past. Empty once it counts no more.
     Pass(RefCell<Option<Pass>>),
 }
 
-impl Counted {
-    pub(super) fn orphan(orphan: Orphan, context: &RequestContext) -> Counted {
+impl Lost {
+    pub(super) fn orphan(orphan: Orphan, context: &RequestContext) -> Lost {
         orphan.set_heard(true);
-        Counted::Orphan { orphan, _among_orphans: OneMore::new(context.metrics().orphans.clone()) }
+        Lost::Orphan { orphan, _among_orphans: OneMore::new(context.metrics().orphans.clone()) }
     }
 
-    pub(super) fn pass(pass: Pass) -> Counted {
-        Counted::Pass(RefCell::new(Some(pass)))
+    pub(super) fn pass(pass: Pass) -> Lost {
+        Lost::Pass(RefCell::new(Some(pass)))
     }
 
     /// Whether it still counts.
     fn counts(&self) -> bool {
         match self {
-            Counted::Orphan { orphan, .. } => orphan.counts(),
-            Counted::Pass(pass) => pass.borrow().is_some(),
+            Lost::Orphan { orphan, .. } => orphan.counts(),
+            Lost::Pass(pass) => pass.borrow().is_some(),
         }
     }
 
     /// It counts no more. False if it did not before.
     fn end(&self) -> bool {
         match self {
-            Counted::Orphan { orphan, .. } => orphan.end(),
-            Counted::Pass(pass) => pass.take().is_some(),
+            Lost::Orphan { orphan, .. } => orphan.end(),
+            Lost::Pass(pass) => pass.take().is_some(),
         }
     }
 
     /// Completes when it counts no more because an operator has ended it.
     async fn cleared(&self) {
         match self {
-            Counted::Orphan { orphan, .. } => orphan.cleared().await,
-            Counted::Pass(_) => pending().await,
+            Lost::Orphan { orphan, .. } => orphan.cleared().await,
+            Lost::Pass(_) => pending().await,
         }
     }
 }
@@ -69,16 +70,16 @@ impl Counted {
 impl Unseen {
     /// Its `connection` is reset before it ceases to count.
     pub(super) fn new(
-        counted: Counted,
+        lost: Lost,
         until: Instant,
         context: Rc<RequestContext>,
         connection: Option<Weak<Socket>>,
     ) -> Unseen {
-        let (counted, until) = (Rc::new(counted), Rc::new(Cell::new(until)));
+        let (lost, until) = (Rc::new(lost), Rc::new(Cell::new(until)));
         // Not in the thread's background work, since a process that drains need not wait for it.
-        let outlive = outlive(Rc::clone(&counted), Rc::clone(&until), context, connection);
+        let outlive = outlive(Rc::clone(&lost), Rc::clone(&until), context, connection);
         let timer = tokio::task::spawn_local(outlive).abort_handle();
-        Unseen { counted, until, timer }
+        Unseen { lost, until, timer }
     }
 
     /// When its time has come.
@@ -90,27 +91,27 @@ impl Unseen {
     pub(super) fn postpone(&self, until: Instant) {
         let until = until.max(self.until.get());
         self.until.set(until);
-        if let Counted::Orphan { orphan, .. } = &*self.counted {
+        if let Lost::Orphan { orphan, .. } = &*self.lost {
             orphan.postpone(until);
         }
     }
 
     pub(super) fn end(self) {
-        self.counted.end();
+        self.lost.end();
         self.timer.abort();
     }
 }
 
 impl Drop for Unseen {
-    /// Nobody listens any more.
+    /// Nobody reads what the worker says any more.
     fn drop(&mut self) {
-        if let Counted::Orphan { orphan, .. } = &*self.counted {
+        if let Lost::Orphan { orphan, .. } = &*self.lost {
             orphan.set_heard(false);
         }
     }
 }
 
-/// Completes when that time has come and nothing is left to be read that would put it off. If nobody else has it, nobody reads.
+/// Completes when that time has come and nothing is left to be read that would put it off. Nobody reads once [`Unseen`] is gone.
 async fn comes(until: &Rc<Cell<Instant>>) {
     loop {
         sleep_until(until.get()).await;
@@ -126,35 +127,35 @@ async fn comes(until: &Rc<Cell<Instant>>) {
 /// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the request
 /// when its time has come: first its connection, which the kernel may hold bytes for, then its place in the counts.
 async fn outlive(
-    counted: Rc<Counted>,
+    lost: Rc<Lost>,
     until: Rc<Cell<Instant>>,
     context: Rc<RequestContext>,
     connection: Option<Weak<Socket>>,
 ) {
-    let _untimely = Untimely { counted: Rc::clone(&counted), context: Rc::clone(&context) };
+    let _untimely = Untimely { lost: Rc::clone(&lost), context: Rc::clone(&context) };
     let is_due = tokio::select! {
         biased;
-        () = counted.cleared() => false,
+        () = lost.cleared() => false,
         () = comes(&until) => true,
     };
     if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
         connection.reset();
     }
-    if is_due && counted.end() && matches!(&*counted, Counted::Orphan { .. }) {
+    if is_due && lost.end() && matches!(&*lost, Lost::Orphan { .. }) {
         context.metrics().orphans_expired.inc();
     }
 }
 
-/// Lives with the task that ends a request's time. If the task goes with its thread before, the process is told: nobody may have the gate
-/// any more that counts the request, and so nobody could ask it.
+/// Lives with the task that ends a request's time. If the task ends with its thread before, this tells the process, because nobody may
+/// have the gate any more that counts the request.
 struct Untimely {
-    counted: Rc<Counted>,
+    lost: Rc<Lost>,
     context: Rc<RequestContext>,
 }
 
 impl Drop for Untimely {
     fn drop(&mut self) {
-        if self.counted.counts() {
+        if self.lost.counts() {
             self.context.share.generation.process.leave_unseen();
         }
     }

@@ -25,8 +25,8 @@ pub struct Entry {
     admission: Option<Admission>,
 }
 
-/// A request whose end nobody has seen. The gate counts it until its time has come, or until it is ended. Whoever keeps this keeps the gate
-/// from being forgotten by caches.
+/// A request whose end nobody has seen. The gate counts it until its time has come, or until [`end`](Orphan::end). While this exists, no
+/// cache forgets the gate.
 #[derive(Debug)]
 pub struct Orphan {
     lock: Arc<TrackedLock>,
@@ -92,7 +92,7 @@ impl Orphan {
     }
 }
 
-/// Keeps a request at the worker: for as long as anybody has a clone of this, no request of a later tenure is let in.
+/// Keeps a request at the worker: no request of a later tenure is let in as long as a clone of this exists.
 ///
 /// The layer puts it into the extensions of each request that it lets in. A handler moves a clone into whatever it begins and
 /// does not wait for: a task, a blocking call, an upgraded connection. A clone that is kept for ever locks all later holders out.
@@ -112,8 +112,8 @@ impl Orphan {
 /// }
 /// ```
 ///
-/// A panic drops its clones like any other code does, but nobody knows what it left behind: when the last clone of that request
-/// is gone, the request counts on for `orphan_timeout`.
+/// A panic drops its clones too, but nobody knows what it left behind. So a request that has panicked counts for another
+/// `orphan_timeout` after its last clone is gone.
 #[derive(Clone)]
 pub struct WorkerPermit(Arc<Held>);
 
@@ -153,10 +153,10 @@ impl WorkerPermit {
         }))
     }
 
-    /// Waits until the tenure of this request has ended, as far as is known: somebody else may hold the lock, and waits for what
-    /// still runs. Whoever can, stops early. Where a request needs several locks, one of them is enough.
+    /// Completes when the tenure of this request has ended, as far as is known. Another holder may wait for what still runs, so stop
+    /// early if you can. Where a request needs several locks, the end of one of their tenures is enough.
     ///
-    /// While etcd cannot be reached nobody knows of an end, and this does not complete. It has etcd asked once news of the lock are older
+    /// It does not complete while etcd cannot be reached. It has etcd asked once the news of the lock is older
     /// than `max_age`: await it in a tokio runtime with its timer enabled.
     ///
     /// # Cancel safety
@@ -170,13 +170,12 @@ impl WorkerPermit {
         self.0.tenures.iter().any(Tenure::has_ended)
     }
 
-    /// The revision that the request presented. Of two tenures, the later one's is higher: what is written with it can be
-    /// checked once more, where it is stored.
+    /// The revision that the request presents. A later tenure has a higher one, so a database can check it once more.
     pub fn revision(&self) -> Revision {
         self.0.revision
     }
 
-    /// The owner, as the request presented it.
+    /// The owner, as the request presents it.
     pub fn owner(&self) -> &Owner {
         &self.0.owner
     }

@@ -1,7 +1,6 @@
-//! `POST /.well-known/fence`: a holder's way to say "close the door behind my predecessor".
+//! `POST /.well-known/fence`: a new holder closes the door behind its predecessor, before it reads the worker's state.
 //!
-//! It is answered with 204 only when no request of an earlier tenure is at the worker or will ever be forwarded. A new
-//! master calls it before it reads the worker's state.
+//! The answer is 204 only when no request of an earlier tenure is at the worker or will ever be forwarded. The call forwards nothing.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -22,7 +21,7 @@ use crate::upstream::ResponseBody;
 /// Where it is, on every listener.
 pub use fencepost_fence::FENCE_PATH as PATH;
 
-/// What is said of a lock that is only watched. The reason's own words would have the caller look for a slip in the key.
+/// The detail of a refusal for a lock in shadow mode. The reason's own words would have the caller look for a slip in the key.
 const ONLY_WATCHED: &str = "The routes of this lock are in shadow mode: they only watch, so that nobody can be kept from the worker. Make this \
     call once one of them enforces.";
 

@@ -27,7 +27,7 @@ use crate::upstream::{METHOD_OVERRIDES, names_websocket};
 /// does one that is called like a field.
 const METHOD_PARAMETER: &str = "_method";
 
-/// What is said where the lock is to be named in a header, and is not: the reasons' own words are about the token, or a slip in the name.
+/// The detail of a refusal for a request that names no lock: the reasons' own words are about the token, or a slip in the name.
 pub const NAME_THE_LOCK: &str = "Name the lock that you hold in Fence-Lock, or in the header that the route has instead, beside its owner and revision.";
 
 /// What guards a request: its lock, or why the request names none. `None` where its route is off.
@@ -86,7 +86,7 @@ async fn judge(
     }
     let lock = match lock {
         NamedLock::Tracked(lock) => lock,
-        // Boxed, as all that is rare and large: each request would move the room for it.
+        // Boxed, because it is rare and large: each request would move the room for it.
         NamedLock::Unread(key) => match Box::pin(load(context, &key)).await {
             Ok(lock) => lock,
             Err(reason) => {
@@ -109,7 +109,7 @@ async fn judge(
 /// The token of a request whose sender has proved its identity.
 ///
 /// # Errors
-/// Why there is none to judge.
+/// Why the request has none to judge.
 pub fn token(context: &RequestContext, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
     context.active_route().headers.token(headers).inspect(|token| context.about.note_presented(token))
 }
@@ -238,7 +238,7 @@ pub fn rejected(
     Err(context.refuse(reason, subject))
 }
 
-/// Authorizes a request once more that came in shadow mode, because its route enforces by now.
+/// Authorizes a request that came in shadow mode once more, because its route enforces now.
 ///
 /// # Errors
 /// The refusal of a request that has no token to judge.

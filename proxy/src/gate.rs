@@ -203,7 +203,7 @@ async fn connection(
 ) -> Result<ReadyConnection, Answer> {
     match kept.filter(ReadyConnection::is_usable).or_else(|| context.pool().free(wants)) {
         Some(ready) => Ok(ready),
-        // Boxed: who finds one would move the room for the wait.
+        // Boxed: a request that finds one would move the room for the wait.
         None => Box::pin(wait_for_connection(context, wants)).await,
     }
 }
@@ -225,7 +225,7 @@ async fn wait_for_connection(context: &RequestContext, wants: Wants) -> Result<R
 }
 
 impl RequestContext {
-    /// What a client is told whose request was sent and not answered.
+    /// The answer to a request that was sent and that the worker did not answer.
     fn no_answer(&self, error: &SendError<WorkerPermit>) -> Answer {
         let failure = match error {
             SendError::Timeout => Failure::TimedOut,
@@ -237,7 +237,7 @@ impl RequestContext {
                 Failure::NoAnswer
             }
         };
-        // A body that did not arrive is its client's affair, and what was cut because its tenure had ended is ours.
+        // A body that did not arrive is the client's fault; a request that was cut with its tenure is ours.
         let is_the_workers = !matches!(error, SendError::Body(_) | SendError::NoAnswer { source: None, .. });
         self.log_failure(failure, error, is_the_workers);
         self.fail(failure)

@@ -1,4 +1,5 @@
-//! Every verdict leaves a trace: a count, for refusals a line in the log, and a decision that operators can look at.
+//! Records every verdict: a count, for refusals a line in the log, and a decision that operators can look at. Writes the proxy's own answers.
+//! It decides nothing.
 
 use std::sync::Arc;
 
@@ -117,7 +118,7 @@ impl RequestContext {
         self.record(self.share.decisions.next(), Outcome::LetPast(reason), subject, None);
     }
 
-    /// Counts that the request was admitted, or would have been; some admissions are recorded.
+    /// Counts that the request was admitted, or would have been, and records a sample of these.
     pub fn admitted(&self, claim: &Claim) {
         self.about.count(|| self.counts().count(Counted::Admitted));
         self.about.note_admitted();
@@ -162,7 +163,7 @@ impl RequestContext {
         }
     }
 
-    /// Writes to the log, at a bounded rate, that no route takes the request: it has no decision that would say whose it was.
+    /// Writes to the log, at a bounded rate, that no route takes the request. It has no decision.
     pub fn log_no_route(&self, host: Option<&str>) {
         let ThreadShare { generation, left_out, .. } = &*self.share;
         let Some(left_out) = generation.process.log.admits_no_route(self.arrived, left_out) else { return };

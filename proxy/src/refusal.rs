@@ -1,4 +1,4 @@
-//! What a refused request is told, as `fencepost_fence` writes it, and the gateway's own failures.
+//! The gateway's own failures and their answers. `fencepost_fence` writes refusals.
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -8,7 +8,7 @@ pub use fencepost_fence::refusal::{AnswerForm, FENCE_DECISION, FENCE_REASON, Ref
 pub(crate) use fencepost_fence::refusal::{explanation, statuses};
 use fencepost_fence::refusal::{grpc, grpc_answer, problem_answer};
 
-/// What became of a request that the worker did not answer, or that went nowhere.
+/// Why the worker did not answer a request, or did not get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// No route is for it.

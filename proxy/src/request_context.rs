@@ -20,7 +20,7 @@ use crate::refusal::AnswerForm;
 use crate::routes::ActiveRoute;
 use crate::upstream::{KeptFields, Pool};
 
-/// Where a request is: on which thread and route, from whom, since when.
+/// A request's thread and route, its client, and when it arrived.
 pub struct RequestContext {
     /// What its thread works with.
     pub share: Rc<ThreadShare>,
@@ -110,20 +110,20 @@ impl RequestContext {
         }
     }
 
-    /// What was let past unjudged and keeps the request from the worker: by its own route, if that only watched when the request came, and
-    /// by routes of earlier configurations.
+    /// The counters of requests that were let past unjudged and bar this one: its own route's, if that was in shadow mode when the request
+    /// came, and those of routes of earlier configurations.
     fn let_past_before(&self) -> impl Iterator<Item = Arc<LetPast>> {
         let ActiveRoute { let_past, earlier, .. } = self.active_route();
         let own = let_past.iter().filter(|_| self.is_shadow()).map(Arc::clone);
         own.chain(earlier.iter().filter_map(Weak::upgrade))
     }
 
-    /// Until when that bars at most; `None` if it does not.
+    /// Until when those bar at most; `None` if they do not.
     pub fn barred_until(&self, now: Instant) -> Option<Instant> {
         self.let_past_before().filter_map(|let_past| let_past.bars_until(now)).max()
     }
 
-    /// Completes when none of that bars any more.
+    /// Completes when those bar no more.
     pub async fn opened(&self) {
         for let_past in self.let_past_before() {
             let_past.opened().await;

@@ -70,7 +70,7 @@ impl WorkerPermit {
     /// For a request that passes without having been admitted. It is counted with its route.
     ///
     /// # Errors
-    /// Its `InFlight`, if its route was in shadow mode when it came and enforces by now: it has to be judged.
+    /// Its `InFlight`, if its route was in shadow mode when it came and enforces now: it has to be judged.
     pub fn passing(
         context: Rc<RequestContext>,
         reason: PassReason,

@@ -25,7 +25,7 @@ use crate::layout_hint;
 use crate::observe::text::owner_in_words;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};
-use crate::routes::Guard;
+use fencepost_fence::claim::Guard;
 
 use presented::Presented;
 

@@ -11,6 +11,7 @@ pub mod about;
 pub mod access_log;
 pub mod active_config;
 pub mod admin;
+pub mod at_gate;
 pub mod check;
 pub mod cli;
 pub mod client_tls;

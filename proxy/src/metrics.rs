@@ -19,7 +19,7 @@ use prometheus::{
 };
 
 pub use requests::{Counted, RequestCounts, RequestTotals};
-pub use route::{ConfirmOutcome, RouteMetrics};
+pub use route::{OneMore, RouteMetrics};
 pub use sources::SourceReading;
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 

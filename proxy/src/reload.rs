@@ -299,7 +299,7 @@ impl Reloader {
         self.earlier.bar_what_was_let_past(old, &mut new);
         let new = Arc::new(new);
         if let Some(memory) = &new.process.memory {
-            memory.raise_orphan_timeouts(&new);
+            memory.raise_orphan_timeouts(&new.config, &new.sources);
         }
         new.process.sources.admit(&new.config);
         new.process.identities.put_in_force(&new.identities);

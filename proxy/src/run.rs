@@ -151,7 +151,7 @@ pub async fn run<S: Future<Output = ()>>(
     let generation = Generation::new(config, 1, Arc::clone(&process))?;
     let signals = ReloadSignals::listen(&origin);
     let mut shutdown = pin!(shutdown());
-    process.memory.iter().for_each(|memory| memory.raise_orphan_timeouts(&generation));
+    process.memory.iter().for_each(|memory| memory.raise_orphan_timeouts(&generation.config, &generation.sources));
     let manager = ServiceManager::of(&origin);
     let (reloader, reloads) = Reloader::new(origin, signals, generation);
     let make_service = {

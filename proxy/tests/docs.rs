@@ -115,7 +115,7 @@ fn samples_of_the_readme() -> Vec<Config> {
 fn limits_that_no_key_sets_are_as_the_reference_has_them() {
     let limits = [
         ("5 s each time, 8 times", "tenure_log.rs", "RECORD_TIMEOUT: Duration = Duration::from_secs(5)"),
-        ("5 s each time, 8 times", "gate/handoff.rs", "RECORDS_MAX: u32 = 8"),
+        ("5 s each time, 8 times", "../../fence/src/enter.rs", "RECORDS_MAX: u32 = 8"),
         ("brings into use | 5 s each |", "reload/files.rs", "READ_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("that are in use | 5 s |", "reload/files.rs", "READ_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("| 16 MiB; 64 MiB; 4 KiB |", "reload/file.rs", "MEBIBYTES_MAX: u64 = 16"),
@@ -159,9 +159,9 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
             "APART_PERIOD: Duration = Duration::from_secs(60)",
         ),
         ("without space) | 60 s |", "../../locks/src/etcd.rs", "APART_PERIOD: Duration = Duration::from_secs(60)"),
-        ("1,000 for a lock, 10,000 in all", "../../fence/src/handoff.rs", "WAITING_PER_LOCK_MAX: usize = 1_000"),
-        ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_MAX: usize = 10_000"),
-        ("| 100 ms | Others pass", "../../fence/src/handoff.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),
+        ("1,000 for a lock, 10,000 in all", "../../fence/src/enter.rs", "WAITING_PER_LOCK_MAX: usize = 1_000"),
+        ("1,000 for a lock, 10,000 in all", "../../fence/src/enter.rs", "WAITING_MAX: usize = 10_000"),
+        ("| 100 ms | Others pass", "../../fence/src/enter.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),
         ("upstream | 10,000 | 503", "upstream/target.rs", "waiting_max: 10_000"),
         ("256 KiB of each; 2 GiB by all of a connection", "upstream/http2.rs", "WINDOW_BYTES: u32 = 256 * 1024"),
         (
@@ -216,7 +216,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("and 1,000 more each second |", "observe/notes.rs", "EACH_A_SECOND: u32 = 1_000"),
         ("`state_dir` | 5 s | The process ends", "state/writer.rs", "LEAVE_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("| 1 s, 2 s |", "logging.rs", "END_MAX: Duration = Duration::from_secs(1)"),
-        ("| 1 s, 2 s |", "access_log.rs", "END_MAX: Duration = Duration::from_secs(2)"),
+        ("| 1 s, 2 s |", "access_log/log.rs", "END_MAX: Duration = Duration::from_secs(2)"),
         ("| 1 s | It is cut", "drain.rs", "LAST_ANSWERS_MAX: Duration = Duration::from_secs(1)"),
     ];
     let reference = document("config/REFERENCE.md");

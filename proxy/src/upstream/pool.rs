@@ -16,7 +16,7 @@ use self::opening::Opening;
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::http2::{Http2, Stream};
-use super::link::{Link, ReadyConnection};
+use super::link::Link;
 use super::quota::{IDLE_LOOK, QUOTA_LOOK, QuotaPermit};
 use super::target::{Speaks, Upstream, Wants};
 use crate::logging::WithCauses;
@@ -87,6 +87,43 @@ pub(super) struct Place {
     pool: Weak<Shared>,
     /// `None` once a connection of HTTP/2 has it.
     permit: Option<QuotaPermit>,
+}
+
+/// A connection on which a request can be sent at once. Dropped unused, it goes back to its pool.
+pub struct ReadyConnection {
+    /// `None` once it is used.
+    link: Option<Link>,
+    pool: Pool,
+    wants: Wants,
+}
+
+impl ReadyConnection {
+    fn new(link: Link, pool: Pool, wants: Wants) -> ReadyConnection {
+        ReadyConnection { link: Some(link), pool, wants }
+    }
+
+    /// The way to the worker, for the one request.
+    pub(super) fn take(mut self) -> (Link, Pool, Wants) {
+        (self.link.take().expect("a connection is used once"), self.pool.clone(), self.wants)
+    }
+
+    /// Whether a request can still be sent, asked when something else was waited for meanwhile.
+    pub fn is_usable(&self) -> bool {
+        match &self.link {
+            Some(Link::Http1(connection)) => self.pool.is_usable(connection),
+            Some(Link::Http2(stream)) => stream.is_usable(),
+            None => false,
+        }
+    }
+}
+
+impl Drop for ReadyConnection {
+    fn drop(&mut self) {
+        // Not having been used, it has been idle for as long as before.
+        if let Some(Link::Http1(connection)) = self.link.take() {
+            self.pool.put_back(connection);
+        }
+    }
 }
 
 impl Pool {

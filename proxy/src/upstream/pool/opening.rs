@@ -54,7 +54,7 @@ impl Opening {
             Protocol::Http1 => {
                 let mut place = self.place.take().unwrap_or_else(|| pool.place());
                 place.permit = self.permit.take();
-                let made = Http1::new(socket, opened.made_with, place).await;
+                let made = Http1::new(socket, opened.made_with, Box::new(place)).await;
                 pool.take_in(made.map_err(UpstreamError::handshake)?);
             }
             Protocol::Http2 => {

@@ -97,7 +97,10 @@ async fn a_lock_that_was_won_is_kept_though_its_first_renewal_is_late_if_it_stil
         let lock = Lock::builder(KEY, "b").ttl(SECOND * 2).build(&etcd).unwrap();
         let mut waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
         eventually("b waits, and has renewed its lease", async || (renewals().await >= 1).then_some(())).await;
+        let before = renewals().await;
         relay.delay(Duration::from_millis(300)).await;
+        // So that the last renewal in time is too old to begin a tenure with, whenever b tries to take the lock.
+        eventually("a renewal is late", async || (renewals().await > before).then_some(())).await;
         held.release().await.unwrap();
         let first = eventually("b has the lock", async || {
             store.keys(KEY).await.into_iter().find(|record| record.value() == b"b")

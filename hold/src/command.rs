@@ -31,12 +31,11 @@ mod watchdog;
 mod while_held;
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::pin::pin;
 use std::time::Duration;
 
 use crate::{AcquireError, Etcd, EtcdBuilder, Lock, LockKey, StoreError, Tenure};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Signal, getpid, getrlimit};
 use tokio::time::sleep;
 
 pub use self::header_names::HeaderNames;
@@ -47,7 +46,7 @@ pub use self::starter::become_command;
 pub use self::watchdog::watch_over as run_watchdog;
 
 use self::console::{Console, ConsoleWriter};
-use self::exit::Exit;
+use self::exit::{Exit, with_causes};
 use self::fence_call::FenceCall;
 use self::process_tree::reap;
 use self::proxy_link::ProxyLink;
@@ -97,8 +96,6 @@ struct Hold {
     watchdog: Watchdog,
     /// Children of this process that have nothing to do with the lock: the watchdog, and those that were there before.
     others: Vec<Pid>,
-    /// How many descriptors this process was to have, and the command is.
-    own_descriptors: Rlimit,
     /// How many connections to --stamp the command may have.
     connections_max: usize,
     console: Console,
@@ -123,13 +120,11 @@ impl Hold {
         let failed = |what: &str, error: std::io::Error| Exit::failed(format!("{what}: {error}"));
         process_tree::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
         let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
-        let own_descriptors = getrlimit(Resource::Nofile);
-        let descriptors = raise_descriptor_limit();
         let mut others = process_tree::children(getpid())
             .map_err(|error| failed("this process's children cannot be seen", error))?;
         let watchdog = Watchdog::start(&others).map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
-        let connections_max = stamp::connections_max(descriptors);
+        let connections_max = stamp::connections_max(getrlimit(Resource::Nofile).current);
         Ok(Hold {
             settings,
             etcd,
@@ -140,7 +135,6 @@ impl Hold {
             signals,
             watchdog,
             others,
-            own_descriptors,
             connections_max,
             console,
         })
@@ -251,18 +245,4 @@ async fn interrupted(signals: &mut Signals, watchdog: Pid) -> Exit {
             _ => {}
         }
     }
-}
-
-/// An error and its causes, in one line.
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-/// Raises the process's limit of open files as far as it may be, and returns it. `None`: there is no limit.
-fn raise_descriptor_limit() -> Option<usize> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let limit = if raised.is_ok() { maximum } else { current };
-    limit.and_then(|limit| usize::try_from(limit).ok())
 }

@@ -1,5 +1,7 @@
 //! The exit code of `fencepost hold`, and why.
 
+use std::error::Error;
+
 use crate::Over;
 use rustix::process::{Signal, WaitStatus};
 
@@ -66,4 +68,10 @@ impl Exit {
         }
         self.code
     }
+}
+
+/// An error and its causes, in one line.
+pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

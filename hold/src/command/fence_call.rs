@@ -12,10 +12,10 @@ use hyper::body::Incoming;
 use tokio::time::{sleep, timeout};
 
 use super::console::Console;
+use super::exit::with_causes;
 use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
 use super::proxy_link::{ProxyLink, TlsRefusal};
-use super::with_causes;
 
 /// Where a proxy takes the call.
 const PATH: &str = "/.well-known/fence";

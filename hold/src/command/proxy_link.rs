@@ -26,7 +26,6 @@ use tower::util::BoxCloneSyncService;
 
 use super::console::Console;
 use super::proxy_address::ProxyAddress;
-use super::stamp::HEADERS_MAX;
 use super::while_held::WhileHeld;
 
 /// What is spoken inside of TLS.
@@ -38,6 +37,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection is kept without a request: half as long as the proxy keeps it by default (`idle_timeout`). When the proxy
 /// closes a connection while a request is on its way, nobody knows what became of the request.
 const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// How many header fields a message may have: the most that the proxy can be told to take (`headers_max`).
+pub(super) const HEADERS_MAX: usize = 1_000;
 
 /// A proxy, and how to connect to it.
 #[derive(Debug, Clone)]

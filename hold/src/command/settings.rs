@@ -10,12 +10,11 @@ use fencepost_tls::{ClientFiles, FileRole, IdentityFiles};
 
 use super::console::Console;
 use super::etcd_files::EtcdFiles;
-use super::exit::{self, Exit};
+use super::exit::{self, Exit, with_causes};
 use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
 use super::proxy_link::ProxyTls;
 use super::stamp::StampRule;
-use super::with_causes;
 
 /// How long etcd may take to answer a call before the lock is given up.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

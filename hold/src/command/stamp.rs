@@ -25,7 +25,7 @@ use self::forward::Forwarder;
 use super::console::Console;
 use super::header_names::HeaderNames;
 use super::proxy_address::{InvalidProxyAddress, ProxyAddress};
-use super::proxy_link::{ProxyLink, TlsRefusal};
+use super::proxy_link::{HEADERS_MAX, ProxyLink, TlsRefusal};
 
 /// How long to leave the system alone when it has no connection to give, or an address not yet.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,14 +33,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// What this process has open beside the command's connections and those to the proxy: lists of processes, etcd, files of TLS.
 const DESCRIPTORS_ASIDE: usize = 64;
 
-/// How many header fields a message may have: the most that the proxy can be told to take (`headers_max`).
-pub(super) const HEADERS_MAX: usize = 1_000;
-
-/// How many connections a command may have, if this process may have so many descriptors open: each takes one, and one to the proxy. More of
-/// them wait. Without a descriptor it could not be seen what of a command is left.
-pub(super) fn connections_max(descriptors: Option<usize>) -> usize {
-    let fitting = descriptors.map_or(Semaphore::MAX_PERMITS, |limit| limit.saturating_sub(DESCRIPTORS_ASIDE) / 2);
-    fitting.clamp(1, Semaphore::MAX_PERMITS)
+/// How many connections a command may have, if this process may have so many descriptors: each takes one, and one to the proxy. More
+/// of them wait. Without a descriptor it could not be seen what of a command is left.
+pub(super) fn connections_max(descriptors: Option<u64>) -> usize {
+    let descriptors = descriptors.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    (descriptors.saturating_sub(DESCRIPTORS_ASIDE) / 2).clamp(1, Semaphore::MAX_PERMITS)
 }
 
 /// Where a command's requests are taken, and where they go.

@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::Pid;
 
 use super::console::ConsoleWriter;
 use super::exit::Exit;
@@ -35,12 +35,7 @@ pub(super) struct Starter {
 
 impl Starter {
     /// Starts the process with this environment, in a process group of its own unless it is to stay in this one's.
-    pub(super) fn start(
-        command: &[OsString],
-        foreground: bool,
-        environment: &[(&str, String)],
-        limits: Rlimit,
-    ) -> io::Result<Starter> {
+    pub(super) fn start(command: &[OsString], foreground: bool, environment: &[(&str, String)]) -> io::Result<Starter> {
         let (gate, leave) = io::pipe()?;
         // This name stays right when the program's file is replaced.
         let mut starter = Command::new("/proc/self/exe");
@@ -52,8 +47,6 @@ impl Starter {
             starter.process_group(0);
         }
         let id = Pid::from_child(&starter.spawn()?);
-        // Some programs walk through all descriptors up to their limit, which this process has raised for itself.
-        let _ = prlimit(Some(id), Resource::Nofile, limits);
         Ok(Starter { id, leave, _gate: gate })
     }
 

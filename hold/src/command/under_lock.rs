@@ -74,7 +74,7 @@ impl Hold {
         if !stamp.is_empty() {
             environment.push(("FENCE_STAMP", stamping.to_string()));
         }
-        let mut starter = match Starter::start(command, *foreground, &environment, self.own_descriptors) {
+        let mut starter = match Starter::start(command, *foreground, &environment) {
             Ok(starter) => starter,
             Err(error) => return failed(format!("no process can be started for the command: {error}")),
         };

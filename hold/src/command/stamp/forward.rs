@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Outlet;
+use crate::command::exit::with_causes;
 use crate::command::proxy_link::{ProxyClient, TlsRefusal};
-use crate::command::with_causes;
 
 /// How much of a request that is not sent is read and dropped, and for how long.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;

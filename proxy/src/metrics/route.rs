@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 
-use super::{Metrics, RequestTotals};
+use super::{Metrics, RequestCounts};
 use crate::refusal::Failure;
 
 /// How a confirming read helped.
@@ -37,7 +37,7 @@ const NONE: &str = "none";
 #[derive(Debug)]
 pub struct RouteMetrics {
     /// What all of its requests count.
-    pub requests: RequestTotals,
+    pub requests: RequestCounts,
     /// Those in flight that wait at a barrier.
     pub waiting: IntGauge,
     /// Requests of which something was cut because their tenure had ended, or might have.

@@ -75,7 +75,7 @@ pub fn become_command(gate: &Path, command: &[OsString]) -> u8 {
             let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
             Exit::new(code, format!("{} cannot be run: {error}", program.display()))
         }
-        Err(error) => Exit::failed(format!("the command is not started, since hold has ended: {error}")),
+        Err(_) => Exit::failed("the command is not started, since hold has ended"),
     };
     exit.report(&console.console(false))
 }

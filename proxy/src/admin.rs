@@ -241,7 +241,7 @@ impl Admin {
 
     fn metrics(&self) -> AdminAnswer {
         let now = Instant::now();
-        for source in &*self.generation.sources {
+        let readings = self.generation.sources.iter().map(|source| {
             let status = source.status(now);
             let reading = SourceReading {
                 up: status.up,
@@ -252,8 +252,9 @@ impl Admin {
                 tenures: status.tenures,
                 regressed: status.distrusted_through.is_some(),
             };
-            self.generation.process.metrics.set_source(source.name(), reading);
-        }
+            (source.name(), reading)
+        });
+        let readings: Vec<_> = readings.collect();
         let metrics = &self.generation.process.metrics;
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
@@ -262,7 +263,7 @@ impl Admin {
         let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
         let access_lines = self.generation.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
-        match metrics.text(&self.generation.config) {
+        match metrics.text(&self.generation.config, &readings) {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }

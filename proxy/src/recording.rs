@@ -139,7 +139,7 @@ impl RequestContext {
         let process = &self.share.generation.process;
         self.about.note(outcome, &id);
         let now = Instant::now();
-        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now, &self.share.left_out));
+        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now));
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
@@ -165,8 +165,7 @@ impl RequestContext {
 
     /// Writes to the log, at a bounded rate, that no route takes the request. It has no decision.
     pub fn log_no_route(&self, host: Option<&str>) {
-        let ThreadShare { generation, left_out, .. } = &*self.share;
-        let Some(left_out) = generation.process.log.admits_no_route(self.arrived, left_out) else { return };
+        let Some(left_out) = self.share.generation.process.log.admits_no_route(self.arrived) else { return };
         tracing::info!(
             failure = Failure::NoRoute.code(),
             host = host.map(shown_host).as_deref(),
@@ -225,7 +224,7 @@ impl ThreadShare {
             UnreadHead::Unclear(_) | UnreadHead::Unknown => Failure::Unreadable,
         };
         self.generation.unrouted.failed(failure);
-        if let Some(left_out) = self.generation.process.log.admits_unread_head(Instant::now(), &self.left_out) {
+        if let Some(left_out) = self.generation.process.log.admits_unread_head(Instant::now()) {
             tracing::info!(failure = failure.code(), %client, %why, left_out, "a request could not be read");
         }
     }

@@ -63,12 +63,12 @@ fn existing_metrics() -> BTreeSet<String> {
         tenures: 0,
         regressed: false,
     };
-    metrics.set_source("any", reading);
     let (what, subject) = (Dated::Certificate, String::new());
     let expiry = Expiry { file: "/t".into(), what, subject, not_before: 0, not_after: 0 };
     metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
     metrics.tls().handshakes(TlsUse::Listener, "any");
-    let text = String::from_utf8(metrics.text(&samples_of_the_readme().remove(0)).unwrap()).unwrap();
+    let text =
+        String::from_utf8(metrics.text(&samples_of_the_readme().remove(0), &[("any", reading)]).unwrap()).unwrap();
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
 }
 
@@ -205,8 +205,8 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("| 32 | 503", "admin/streams.rs", "STREAMS_MAX: usize = 32"),
         ("| once a second |", "admin/timeline.rs", "PACE: Duration = Duration::from_secs(1)"),
         ("has | 1,000 |", "observe/timeline.rs", "ROWS_MAX: usize = 1_000"),
-        ("| 200 of each kind", "observe/timeline.rs", "BARS_MAX: usize = 200"),
-        ("; 20,000 tenures and waits in all", "observe/timeline.rs", "BARS_IN_ALL_MAX: usize = 20_000"),
+        ("| 50 of each kind for a lock", "observe/timeline.rs", "BARS_MAX: usize = 50"),
+        (", 200 outages |", "observe/timeline.rs", "OUTAGES_MAX: usize = 200"),
         ("| 15 s | It is told so", "admin/streams.rs", "SILENCE_MAX: Duration = Duration::from_secs(15)"),
         ("sent | 90 s |", "run.rs", "ADMIN_SILENCE_MAX: Duration = Duration::from_secs(90)"),
         ("in 100 ms | 8,192", "observe.rs", "COLLECT_PERIOD: Duration = Duration::from_millis(100)"),

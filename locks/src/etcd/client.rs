@@ -124,26 +124,17 @@ impl EtcdClient {
     }
 
     /// Makes sure that there is a lease with this number, and returns its time to live, which may be more than was
-    /// asked for. `before_sent` runs before each attempt, once there is a connection to send it on.
-    pub async fn grant(
-        &self,
-        lease: i64,
-        ttl: Duration,
-        within: Within,
-        before_sent: impl Fn(),
-    ) -> Result<Duration, EtcdError> {
+    /// asked for.
+    pub async fn grant(&self, lease: i64, ttl: Duration, within: Within) -> Result<Duration, EtcdError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-        let granted = self.call(None, within, |mut client| {
-            before_sent();
-            async move {
-                match client.lease_grant(seconds, Some(LeaseGrantOptions::new().with_id(lease))).await {
-                    Ok(granted) => Ok(granted.ttl()),
-                    // By an attempt whose answer was lost.
-                    Err(Error::GRpcStatus(status)) if status.message().contains("lease already exists") => {
-                        Ok(client.lease_time_to_live(lease, None).await?.granted_ttl())
-                    }
-                    Err(error) => Err(error),
+        let granted = self.call(None, within, |mut client| async move {
+            match client.lease_grant(seconds, Some(LeaseGrantOptions::new().with_id(lease))).await {
+                Ok(granted) => Ok(granted.ttl()),
+                // By an attempt whose answer was lost.
+                Err(Error::GRpcStatus(status)) if status.message().contains("lease already exists") => {
+                    Ok(client.lease_time_to_live(lease, None).await?.granted_ttl())
                 }
+                Err(error) => Err(error),
             }
         });
         Ok(Duration::from_secs(granted.await?.unsigned_abs()))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost_fence::claim::Confirmed;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 
-use super::{Metrics, RequestTotals};
+use super::{Metrics, RequestCounts};
 use crate::refusal::Failure;
 
 /// How many outcomes of a confirming read are told apart.
@@ -18,7 +18,7 @@ const NONE: &str = "none";
 #[derive(Debug)]
 pub struct RouteMetrics {
     /// What all of its requests count.
-    pub requests: RequestTotals,
+    pub requests: RequestCounts,
     /// Those in flight that wait at a barrier.
     pub waiting: IntGauge,
     /// Requests of which something was cut because their tenure had ended, or might have.

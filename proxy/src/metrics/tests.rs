@@ -28,15 +28,19 @@ const ROUTES: &str = r#"
 "#;
 
 fn text(metrics: &Metrics) -> String {
+    text_with(metrics, &[])
+}
+
+fn text_with(metrics: &Metrics, sources: &[(&str, SourceReading)]) -> String {
     let config = Config::from_toml("fencepost.toml", ROUTES).unwrap_or_else(|problems| panic!("{problems}"));
-    String::from_utf8(metrics.text(&config).unwrap()).unwrap()
+    String::from_utf8(metrics.text(&config, sources).unwrap()).unwrap()
 }
 
 #[test]
 fn every_metric_of_a_route_is_there_before_the_first_request() {
     let metrics = Metrics::new().unwrap();
     let route = metrics.route("shards", "enforce");
-    route.requests.part().count(Counted::Refused(Rejection::ReplayedTenure));
+    route.requests.count(Counted::Refused(Rejection::ReplayedTenure));
     let reading = SourceReading {
         up: Some(true),
         age_seconds: 0.5,
@@ -46,8 +50,7 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
         tenures: 4,
         regressed: true,
     };
-    metrics.set_source("main", reading);
-    let text = text(&metrics);
+    let text = text_with(&metrics, &[("main", reading)]);
     for line in [
         r#"fencepost_requests_total{mode="enforce",reason="none",route="shards",verdict="admit"} 0"#,
         r#"fencepost_requests_total{mode="enforce",reason="replayed-tenure",route="shards",verdict="reject"} 1"#,

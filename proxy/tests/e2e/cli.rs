@@ -319,7 +319,7 @@ async fn what_cannot_be_used_is_wrong_for_check_and_for_a_start_and_has_its_line
         ),
         ("access_log.path", format!("[access_log]\npath = {:?}", place("")), "is a directory"),
         ("access_log.path", format!("[access_log]\npath = {:?}", place("socket")), "socket is a socket"),
-        ("state_dir", "state_dir = \"/proc/x\"".to_owned(), "/proc/x: nothing can be made in /proc"),
+        ("state_dir", format!("state_dir = {:?}", place("mine.pem/x")), "mine.pem is no directory"),
         (
             "listener[0].tls.key",
             tls("/nope/k.pem"),

@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(3);
 
 #[tokio::test]
-async fn a_tenure_that_is_not_renewed_is_over_at_three_quarters_of_its_time_to_live_and_stays_so() {
+async fn a_tenure_without_renewal_ends_at_three_quarters_of_the_ttl() {
     let store = Store::start().await;
     let tenure = store.lock_with("a", |lock| lock.ttl(TTL)).acquire().await.unwrap();
     store.member.pause().await;
@@ -57,7 +57,7 @@ async fn an_acquisition_whose_outcome_is_not_known_is_found_out() {
 
 /// The lock is taken, and the answer that says so comes too late: it must not be waited for as if it were another's.
 #[tokio::test]
-async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
+async fn a_lock_taken_without_its_holder_hearing_is_its_own() {
     let store = Store::start().await;
     let relay = Relay::before(&store.member).await;
     let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
@@ -86,7 +86,7 @@ async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
 
 /// One late answer cost the lock that was just won, and ended a standby that had waited for days.
 #[tokio::test]
-async fn a_lock_that_was_won_is_kept_though_its_first_renewal_is_late_if_it_still_stands() {
+async fn a_won_lock_is_kept_though_its_first_renewal_is_late() {
     for stands in [true, false] {
         let store = Store::start().await;
         let relay = Relay::before(&store.member).await;
@@ -127,7 +127,7 @@ async fn a_lock_that_was_won_is_kept_though_its_first_renewal_is_late_if_it_stil
 }
 
 #[tokio::test]
-async fn an_acquisition_that_is_given_up_while_etcd_does_not_answer_leaves_nothing_behind() {
+async fn an_acquisition_given_up_in_an_outage_leaves_nothing() {
     let store = Store::start().await;
     let lock = store.lock("a");
     lock.acquire().await.unwrap().release().await.unwrap();
@@ -162,7 +162,7 @@ async fn what_is_given_up_is_waited_for_no_longer_than_promised() {
 }
 
 #[tokio::test]
-async fn there_is_nothing_to_wait_for_where_etcd_was_not_asked_for_anything() {
+async fn without_a_request_to_etcd_there_is_nothing_to_wait_for() {
     let nobody = FreePort::reserve();
     let etcd = Etcd::at([format!("http://{}", nobody.address())]).unwrap();
     let lock = Lock::builder(KEY, "a").build(&etcd).unwrap();
@@ -176,7 +176,7 @@ async fn there_is_nothing_to_wait_for_where_etcd_was_not_asked_for_anything() {
 }
 
 #[tokio::test]
-async fn who_waits_through_the_loss_of_its_lease_gets_the_lock_in_the_end() {
+async fn a_waiter_that_loses_its_lease_gets_the_lock_in_the_end() {
     let mut store = Store::start().await;
     let held = store.lock("a").acquire().await.unwrap();
     let lock = store.lock_with("b", |lock| lock.ttl(TTL).queue(true));
@@ -201,7 +201,7 @@ async fn who_waits_through_the_loss_of_its_lease_gets_the_lock_in_the_end() {
 
 /// They watched from revisions that the restored store had yet to reach: nobody heard that the lock was free, and it stood free for ever.
 #[tokio::test]
-async fn who_waits_gets_the_lock_though_etcd_was_taken_back_to_a_backup() {
+async fn a_waiter_gets_the_lock_though_etcd_was_restored() {
     let mut store = Store::start().await;
     let mut client = store.client();
     client.put(KEY, "a", None).await.unwrap();

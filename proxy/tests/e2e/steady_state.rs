@@ -29,7 +29,7 @@ async fn cost(etcd: &Etcd, work: impl Future<Output = ()>) -> (u64, u64) {
 #[tokio::test]
 async fn traffic_costs_the_store_nothing_but_the_freshness_reads() {
     for version in EtcdVersion::ALL {
-        let scene = Scene::open(version, &[quick_to_age(Route::new("k", "/", r#"key = "/k""#))]).await;
+        let scene = Scene::open(version, &[quick_to_age(Route::k())]).await;
         let stale = scene.store.hold("/k", "shard-2").await;
         let present = scene.store.hold("/k", "shard-1").await;
         scene.admits("/", &present).await;
@@ -86,7 +86,7 @@ async fn freshness_costs_the_same_for_one_lock_and_for_five_hundred() {
 }
 
 #[tokio::test]
-async fn a_flood_of_made_up_keys_neither_reaches_the_store_nor_harms_a_lock_in_use() {
+async fn made_up_keys_neither_reach_the_store_nor_harm_a_lock() {
     let route = Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
     let scene = Scene::open(EtcdVersion::V3_5, &[quick_to_age(route)]).await;
     let present = scene.store.hold("/shards/2/lock", "shard-1").await;

@@ -46,7 +46,6 @@ fn body_end(scene: &Scene) -> Option<BodyEnd> {
     scene.worker.seen().iter().find(|one| one.path == "/k/up").and_then(|one| one.body_end)
 }
 
-/// What dates all locks of a template tells none of them: the upload stood still for all of `handoff_timeout`.
 #[tokio::test]
 async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
     for key in [LOCK, "/{name}"] {
@@ -62,10 +61,8 @@ async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
     }
 }
 
-/// Where history is lost, what dates all locks of a template begins anew, and no longer speaks for those that were read before. Nobody
-/// read them again but for a request that came: the upload was cut while etcd was well.
 #[tokio::test]
-async fn an_upload_goes_on_though_etcd_has_forgotten_what_happened_while_it_could_not_be_reached() {
+async fn an_upload_goes_on_after_etcd_lost_its_history() {
     let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let relay = Relay::before(&etcd).await;
     let through = format!("http://{}", relay.address());
@@ -89,10 +86,8 @@ async fn an_upload_goes_on_though_etcd_has_forgotten_what_happened_while_it_coul
     scene.finish().await;
 }
 
-/// The restored store knows another holder, whose tenure began before that of the upload: it ends none that was seen later. News of it
-/// are young, and nobody believes them.
 #[tokio::test]
-async fn an_upload_does_not_go_on_by_the_news_of_a_store_that_went_back() {
+async fn an_upload_stops_when_its_store_went_back() {
     for key in [LOCK, "/{name}"] {
         let mut scene = Scene::open(EtcdVersion::V3_5, &[route(key, "10s")]).await;
         scene.store.hold(LOCK, "shard-1").await;

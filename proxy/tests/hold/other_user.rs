@@ -9,6 +9,9 @@ use rustix::process::geteuid;
 use crate::holder::Holder;
 use crate::stage::{LOCK, Stage};
 
+/// A root that may signal other users' processes no more than anybody else may. It takes root to start it.
+const WITHOUT_POWER: [&str; 3] = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill"];
+
 /// What runs as another user, once it is there, for as long as there is the file `go`.
 const ANOTHERS: &str = r#"setpriv --reuid 65534 --clear-groups --inh-caps=-all \
     sh -c 'echo there >> $1/log; while [ -e $1/go ]; do sleep 0.02; done' anothers $stage"#;
@@ -35,7 +38,7 @@ async fn until_none_runs(stage: &Stage) {
 async fn command_of_another_user_is_named_when_it_cannot_be_killed() {
     let Some(stage) = stage().await else { return };
     let arguments = ["--once", "--ttl", "10s", "--grace", "200ms"];
-    let mut holder = Holder::start_without_power(&stage, "a", &arguments, &format!("exec {ANOTHERS}"));
+    let mut holder = Holder::start_by(&WITHOUT_POWER, &stage, "a", &arguments, &format!("exec {ANOTHERS}"));
     stage.until_lines("log", 1).await;
     stage.client().delete(LOCK, None).await.unwrap();
     holder.until_log("runs as another user, so that it cannot be killed; it may run on beside the next holder's").await;
@@ -48,7 +51,7 @@ async fn command_of_another_user_is_named_when_it_cannot_be_killed() {
 async fn what_a_command_leaves_as_another_user_is_named() {
     let Some(stage) = stage().await else { return };
     let script = format!("{ANOTHERS} & until [ -e $stage/log ]; do sleep 0.02; done; exit 3");
-    let mut holder = Holder::start_without_power(&stage, "a", &[], &script);
+    let mut holder = Holder::start_by(&WITHOUT_POWER, &stage, "a", &[], &script);
     assert_eq!(holder.code().await, 3);
     let left = "the command has left a process behind that runs as another user and cannot be ended; ";
     let advice = "it may run on beside the next holder's: run hold as that user, or as root";

@@ -40,9 +40,9 @@ async fn what_was_ignored_from_the_beginning_stays_so_for_the_command_and_for_wh
     let ignored = [Signal::HUP, Signal::INT, Signal::QUIT];
     let script =
         "trap 'echo on >> $stage/log' USR1; trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
-    let mut holder = Holder::start_ignoring("HUP,INT,QUIT", &stage, "a", script);
+    let mut holder = Holder::start_by(&["env", "--ignore-signal=HUP,INT,QUIT"], &stage, "a", &[], script);
     stage.until_lines("log", 1).await;
-    let mut waiting = Holder::start_ignoring("HUP,INT,QUIT", &stage, "b", "true");
+    let mut waiting = Holder::start_by(&["env", "--ignore-signal=HUP,INT,QUIT"], &stage, "b", &[], "true");
     eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
     for signal in ignored {
         holder.signal(signal);
@@ -221,10 +221,10 @@ async fn who_does_not_want_to_wait_does_not_wait_for_an_etcd_that_is_away() {
 #[tokio::test]
 async fn signals_that_were_blocked_from_the_beginning_are_heard() {
     let stage = Stage::set().await;
-    let mut holder = Holder::start_blocking("CHLD,TERM", &stage, "a", "exit 3");
+    let mut holder = Holder::start_by(&["env", "--block-signal=CHLD,TERM"], &stage, "a", &[], "exit 3");
     assert_eq!(holder.code().await, 3);
     let script = "trap 'exit 4' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
-    let mut holder = Holder::start_blocking("CHLD,TERM", &stage, "a", script);
+    let mut holder = Holder::start_by(&["env", "--block-signal=CHLD,TERM"], &stage, "a", &[], script);
     stage.until_lines("log", 1).await;
     holder.signal(Signal::TERM);
     assert_eq!(holder.code().await, 4);

@@ -135,11 +135,10 @@ impl Vigil {
         }
         let now = Instant::now();
         let lock = self.running.tracked();
-        if lock.view().good_for(self.max_age, now).is_some() {
+        if lock.good_for(self.max_age, now).is_some() {
             self.paused_since = None;
             return Way::Open;
         }
-        lock.want_news(self.max_age);
         let since = *self.paused_since.get_or_insert(now);
         if now.saturating_duration_since(since) >= self.pause_max { Way::Cut } else { Way::Paused }
     }

@@ -162,13 +162,9 @@ impl Tenures {
 }
 
 impl Needed {
-    /// Has news looked for that are too old: nobody else may ask for this lock. Says when to look again.
+    /// Returns when to look again.
     fn next_look(&self, now: Instant) -> Instant {
-        let left = self.lock.view().good_for(self.max_age, now);
-        now + left.unwrap_or_else(|| {
-            self.lock.want_news(self.max_age);
-            self.max_age / 10
-        })
+        now + self.lock.good_for(self.max_age, now).unwrap_or(self.max_age / 10)
     }
 }
 

@@ -7,17 +7,14 @@
 //! handle of it all, [`driver`] does the work.
 
 mod backoff;
-mod bucket;
-mod by_prefix;
 mod cache_view;
 mod common;
 mod driver;
 mod freshness;
-mod grouped;
+mod health;
 mod identity;
 mod kept;
 mod knowledge;
-mod learnt;
 mod members;
 mod queue;
 mod reading;
@@ -31,35 +28,21 @@ mod templated;
 mod tenures;
 mod tracked;
 mod trust;
-mod unknown;
-mod waiting;
 mod watching;
-mod window;
 mod work;
 
 #[cfg(test)]
 #[path = "cache/cache_view_tests.rs"]
 mod cache_view_tests;
 #[cfg(test)]
-#[path = "cache/registry_tests.rs"]
-mod registry_tests;
-#[cfg(test)]
-mod room;
-#[cfg(test)]
-#[path = "cache/scope_tests.rs"]
-mod scope_tests;
-#[cfg(test)]
-#[path = "cache/scope_world.rs"]
-mod scope_world;
+#[path = "cache/knowledge_tests.rs"]
+mod knowledge_tests;
 #[cfg(test)]
 #[path = "cache/slots_tests.rs"]
 mod slots_tests;
 #[cfg(test)]
 #[path = "cache/trust_tests.rs"]
 mod trust_tests;
-#[cfg(test)]
-#[path = "cache/walk_tests.rs"]
-mod walk_tests;
 
 pub use cache_view::{CacheView, Timing};
 pub use common::{GateMemory, Remembered};

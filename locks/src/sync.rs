@@ -6,5 +6,5 @@ pub(crate) use std::hash::RandomState;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};
 
-pub(crate) use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+pub(crate) use arc_swap::{ArcSwap, Guard};
 pub(crate) use tokio::sync::Notify;

@@ -238,7 +238,7 @@ impl TenureWatch for RequestWatch {
         if lock.has_ended(term) {
             return TenureState::Ended;
         }
-        match lock.view().good_for(self.context.route().max_age, now) {
+        match lock.good_for(self.context.route().max_age, now) {
             Some(left) => TenureState::Good { until: now + left },
             None => TenureState::Stale,
         }
@@ -252,9 +252,6 @@ impl TenureWatch for RequestWatch {
     }
 
     fn fetch_news(&self) -> Instant {
-        if let Dependence::Tenure(lock, _) = &self.depends_on {
-            lock.want_news(self.context.route().max_age);
-        }
         Instant::now() + self.context.route().max_age / 10
     }
 

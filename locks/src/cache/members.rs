@@ -31,7 +31,7 @@ pub(crate) async fn keep_asking<S: LockStore>(work: Rc<Work<S>>) {
         sleep_until(asked + APART).await;
         tokio::select! {
             biased;
-            () = work.members_due.notified() => {}
+            () = work.common().members_due.notified() => {}
             () = sleep_until(asked + AGAIN_AFTER), if !all_well => {}
         }
     }

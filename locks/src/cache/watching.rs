@@ -1,14 +1,16 @@
 //! The watch: for speed, never for truth. What it brings is applied, and dates nothing.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use fencepost_policy::Revision;
+use fencepost_policy::{Layout, LockKey, Revision};
 use tokio::time::sleep;
 
-use super::common::{Health, count};
-use super::knowledge::{Applied, Coverage};
+use super::common::{Common, count};
+use super::health::Health;
+use super::knowledge::Applied;
 use super::scope::Scope;
 use super::tracked::TrackedLock;
 use super::trust::Era;
@@ -80,7 +82,10 @@ impl<W: Watch> Stream<W> {
             Ok(WatchNews::Compacted { range }) => {
                 match self.watched.get(range).filter(|_| counts) {
                     Some(Watched::Lock(lock)) => lock.upgrade().iter().for_each(|lock| lock.want_read()),
-                    Some(Watched::Scope(scope)) => scope.upgrade().iter().for_each(|scope| scope.forget()),
+                    Some(Watched::Scope(scope)) => {
+                        scope.upgrade().iter().for_each(|scope| scope.forget());
+                        work.common().read_now.notify_one(); // Then it can be watched again.
+                    }
                     None => {}
                 }
                 Taken::Ended
@@ -180,6 +185,9 @@ async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &Watched, range: 
 /// What can be watched: whatever was read, from there on. What we may not read would keep all else from being watched.
 fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
     let locks = work.shared.static_locks().together.into_iter().filter_map(|lock| {
+        if lock.is_templated() {
+            return None; // Its scope is watched.
+        }
         let from = Revision::new(lock.as_of()?.get() + 1)?;
         let range = lock.range().clone();
         Some((Watched::Lock(Arc::downgrade(&lock)), RangeWatch { range, from }))
@@ -258,13 +266,49 @@ fn apply<S: LockStore>(work: &Work<S>, watched: &Watched, era: Era, events: &[Ev
     match watched {
         Watched::Lock(lock) => {
             if let Some(lock) = lock.upgrade()
-                && lock.events(era, events, Coverage::Lock) == Applied::Gap
+                && lock.events(era, events) == Applied::Gap
             {
                 lock.want_read();
             }
         }
         Watched::Scope(scope) => {
-            scope.upgrade().iter().for_each(|scope| scope.events(&common.registry, era, events));
+            scope.upgrade().iter().for_each(|scope| apply_to_scope(common, scope, era, events));
+        }
+    }
+}
+
+/// Applies events to the locks of a scope, in order; all of one revision are in here together.
+pub(crate) fn apply_to_scope(common: &Common, scope: &Arc<Scope>, era: Era, events: &[Event]) {
+    for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
+        scope.note_event(events[0].revision());
+        // A queue must not be seen between two events of one transaction. Each lock once: a lease may end that held 100,000 of them.
+        let mut touched: BTreeMap<LockKey, (Arc<TrackedLock>, Vec<Event>)> = BTreeMap::new();
+        for event in events {
+            for lock in locks_of(common, scope, event.key()) {
+                touched.entry(lock.key().clone()).or_insert_with(|| (lock, Vec::new())).1.push(event.clone());
+            }
+        }
+        for (lock, events) in touched.into_values() {
+            if lock.events(era, &events) == Applied::Gap {
+                lock.want_read();
+            }
+        }
+    }
+}
+
+/// The locks of a scope that a key is part of: itself, or those whose queue it may stand in.
+///
+/// A lock that comes to be tracked meanwhile may miss an event: its first read is not sent yet, and shows it.
+fn locks_of(common: &Common, scope: &Arc<Scope>, key: &[u8]) -> Vec<Arc<TrackedLock>> {
+    let find = |name: &[u8]| {
+        let lock = common.registry.find(std::str::from_utf8(name).ok()?)?;
+        lock.is_in(scope).then_some(lock)
+    };
+    match scope.layout() {
+        Layout::Key => find(key).into_iter().collect(),
+        Layout::Election | Layout::Mutex => {
+            let slashes = key.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            slashes.filter_map(|(at, _)| find(&key[..at])).collect()
         }
     }
 }

@@ -19,7 +19,7 @@ use super::health::{Candidate, Health};
 use super::query::{Answer, Query};
 use crate::store::{KeyRange, StoreError};
 
-/// How long one endpoint may take to answer a query; if that may take it to look through many keys, as long as there is time.
+/// How long one endpoint may take to answer a query.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// When the endpoint asked has not answered for so long, another is asked beside it. Ten times what a healthy one takes
@@ -141,8 +141,6 @@ impl Endpoints {
         let mut running = FuturesUnordered::new();
         let mut too_late = pin!(sleep_until(deadline));
         let mut next_launch = Instant::now();
-        // It would be as much work for another endpoint.
-        let hedge_after = if query.looks_through_many() { ATTEMPT_TIMEOUT } else { HEDGE_AFTER };
         loop {
             let candidate = self.candidate(&asked);
             let launch_at = candidate.map_or(deadline, |candidate| candidate.at.max(next_launch));
@@ -161,21 +159,18 @@ impl Endpoints {
                 () = &mut too_late => return Err(failures.into_error()),
                 () = until(launch_at), if candidate.is_some() => {
                     let Some(Candidate { index, .. }) = candidate else { continue };
-                    let attempt = self.attempt(index, query.clone(), deadline);
+                    let attempt = self.attempt(index, query.clone());
                     running.push(async move { (index, attempt.await.unwrap_or_else(interrupted)) });
                     asked.push(index);
-                    next_launch = Instant::now() + hedge_after;
+                    next_launch = Instant::now() + HEDGE_AFTER;
                 }
             }
         }
     }
 
     /// Asks one endpoint, in a task that no caller can interrupt.
-    fn attempt(self: &Arc<Self>, index: usize, query: Query, deadline: Instant) -> JoinHandle<Result<Answer, Failure>> {
+    fn attempt(self: &Arc<Self>, index: usize, query: Query) -> JoinHandle<Result<Answer, Failure>> {
         let endpoints = Arc::clone(self);
-        let looks_for_changes = query.looks_for_changes();
-        let left = deadline.saturating_duration_since(Instant::now());
-        let limit = if query.looks_through_many() { left.max(ATTEMPT_TIMEOUT) } else { ATTEMPT_TIMEOUT };
         tokio::spawn(async move {
             let calls = &endpoints.list[index].calls;
             let connection = calls.present();
@@ -183,14 +178,9 @@ impl Endpoints {
                 let query = query.clone();
                 async move { query.send(client).await }
             };
-            let answer = calls.call(&connection, 0, limit, exchange).await;
+            let answer = calls.call(&connection, 0, ATTEMPT_TIMEOUT, exchange).await;
             let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.by.cluster).map(|()| answer));
-            // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes
-            // before each of these.
-            let says_nothing = looks_for_changes && matches!(outcome, Err(Failure::TooLate(_)));
-            if !says_nothing {
-                endpoints.note(index, calls, &connection, &outcome);
-            }
+            endpoints.note(index, calls, &connection, &outcome);
             outcome
         })
     }

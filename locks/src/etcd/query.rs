@@ -28,7 +28,6 @@ struct Get {
     range: KeyRange,
     key: Vec<u8>,
     options: GetOptions,
-    wanted: Wanted,
 }
 
 /// What etcd answers.
@@ -74,23 +73,12 @@ impl Query {
     pub(super) fn key_at(key: &[u8], at: Revision) -> Query {
         let options = GetOptions::new().with_revision(signed(at));
         let range = KeyRange::Key(key.into());
-        Query([Get { range, key: key.to_vec(), options, wanted: Wanted::All }].into())
+        Query([Get { range, key: key.to_vec(), options }].into())
     }
 
     /// The first of the ranges.
     pub(super) fn first_range(&self) -> KeyRange {
         self.0[0].range.clone()
-    }
-
-    /// Whether etcd may have to look through any number of keys to answer, whatever it answers: for what has changed among 300,000 it takes
-    /// half a second.
-    pub(super) fn looks_through_many(&self) -> bool {
-        self.0.iter().any(|get| matches!(get.range, KeyRange::Prefix(_)) && get.wanted != Wanted::All)
-    }
-
-    /// Whether it asks for what has changed.
-    pub(super) fn looks_for_changes(&self) -> bool {
-        self.0.iter().any(|get| matches!(get.wanted, Wanted::ChangedAfter(_)))
     }
 
     /// Asks.
@@ -140,10 +128,9 @@ impl Get {
         }
         options = match read.wanted {
             Wanted::All => options,
-            Wanted::ChangedAfter(known) => options.with_min_mod_revision(signed(known).saturating_add(1)),
             Wanted::Count => options.with_count_only(),
         };
-        Get { range: read.range.clone(), key: from, options, wanted: read.wanted }
+        Get { range: read.range.clone(), key: from, options }
     }
 }
 

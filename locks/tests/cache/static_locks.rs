@@ -318,7 +318,7 @@ async fn what_is_described_is_what_is_known() {
         let description = lock.describe(Instant::now());
         let (owner, first, last) = description.holder.unwrap();
         assert_eq!((owner.to_string().as_str(), first, last), ("a", at, at));
-        assert_eq!(description.reach, Revision::new(3));
+        assert_eq!(description.as_of, Revision::new(3));
         assert!(description.age.unwrap() <= SECOND);
     })
     .await;

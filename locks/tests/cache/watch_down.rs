@@ -78,6 +78,8 @@ async fn held(source: &LockSource, store: &MemoryStore, templated: bool) -> (Arc
         pass(SECOND / 1000).await;
     }
     pass(SECOND / 10).await;
+    // A lock of a template is read when somebody asks for it.
+    assert_eq!(ask(&lock, "a", at).await, "admit");
     (lock, at)
 }
 
@@ -97,6 +99,7 @@ async fn start_without_watch_is_not_ready_and_confirms() {
             held_store.let_watches(true);
             pass(SECOND / 10).await;
             assert!(source.ready(), "templated: {templated}");
+            assert_eq!(ask(&lock, "b", new).await, "admit", "templated: {templated}");
             assert_eq!(glance(&lock, "b", new), "admit", "templated: {templated}");
         })
         .await;
@@ -122,6 +125,7 @@ async fn lost_watch_confirms_each_request_until_the_next() {
 
             held_store.let_watches(true);
             pass(SECOND * 2).await;
+            assert_eq!(ask(&lock, "b", new).await, "admit", "templated: {templated}");
             assert_eq!(glance(&lock, "b", new), "admit", "templated: {templated}");
         })
         .await;
@@ -172,6 +176,7 @@ async fn added_lock_waits_for_a_watch_of_its_own() {
         held_store.let_watches(true);
         pass(SECOND).await;
         assert_eq!(glance(&added, "a", at), "admit");
+        assert_eq!(ask(&templated, "a", under_template).await, "admit");
         assert_eq!(glance(&templated, "a", under_template), "admit");
     })
     .await;

@@ -15,8 +15,6 @@ pub struct SourceReading {
     pub watch_restarts: u64,
     /// How many locks are tracked.
     pub tracked_locks: u64,
-    /// How many prefixes of templates have too many keys to be looked through for what has changed.
-    pub resting_prefixes: u64,
     /// How many tenures were seen to begin.
     pub tenures: u64,
     /// Whether the store went back and nobody has accepted that.
@@ -30,7 +28,6 @@ pub(super) struct SourceMetrics {
     age_seconds: prometheus::GaugeVec,
     watch_restarts: IntCounterVec,
     tracked_locks: IntGaugeVec,
-    resting_prefixes: IntGaugeVec,
     tenures: IntCounterVec,
     regressed: IntGaugeVec,
 }
@@ -49,11 +46,6 @@ impl SourceMetrics {
                 &["source"],
             )?,
             tracked_locks: made.gauges("fencepost_tracked_locks", "Locks that are kept current.", &["source"])?,
-            resting_prefixes: made.gauges(
-                "fencepost_resting_prefixes",
-                "Prefixes of templates with too many keys to look through for what has changed.",
-                &["source"],
-            )?,
             tenures: made.counters("fencepost_tenures_total", "Tenures that were seen to begin.", &["source"])?,
             regressed: made.gauges(
                 "fencepost_source_regressed",
@@ -77,7 +69,6 @@ impl SourceMetrics {
         raise(&self.tenures.with_label_values(&[source]), reading.tenures);
         self.regressed.with_label_values(&[source]).set(reading.regressed.into());
         self.tracked_locks.with_label_values(&[source]).set(integer(reading.tracked_locks));
-        self.resting_prefixes.with_label_values(&[source]).set(integer(reading.resting_prefixes));
     }
 
     /// Shows nothing any more of a source that no route uses.
@@ -86,7 +77,6 @@ impl SourceMetrics {
         // An error means that nobody has read the metrics since it began.
         let _ = self.watch_restarts.remove_label_values(&[source]);
         let _ = self.tracked_locks.remove_label_values(&[source]);
-        let _ = self.resting_prefixes.remove_label_values(&[source]);
         let _ = self.tenures.remove_label_values(&[source]);
         let _ = self.regressed.remove_label_values(&[source]);
     }

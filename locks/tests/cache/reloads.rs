@@ -21,7 +21,7 @@ async fn read_in_a_period(store: &MemoryStore) -> (u64, u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_tracked_no_longer_is_read_for_as_long_as_somebody_holds_it() {
+async fn lock_tracked_no_longer_is_read_while_it_is_held() {
     play(options(), async |store, source| {
         let at = store.put("one", "a");
         store.put("t/1", "a");
@@ -45,7 +45,7 @@ async fn what_is_tracked_no_longer_is_read_for_as_long_as_somebody_holds_it() {
 
 /// It stayed in the cache for good, and kept its key from being read in another way, or from another source.
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_a_request_of_before_asks_for_is_not_kept_once_its_template_is_not() {
+async fn lock_of_a_removed_template_is_not_kept() {
     play(options(), async |store, source| {
         store.put("t/1", "a");
         let templated = template(source, "t/", Layout::Key);
@@ -68,7 +68,7 @@ async fn a_lock_that_a_request_of_before_asks_for_is_not_kept_once_its_template_
 
 /// It was called down from then on, and a store that nobody had ever asked from the start.
 #[tokio::test(start_paused = true)]
-async fn whether_a_store_answers_is_not_known_as_long_as_nothing_is_read_from_it() {
+async fn store_is_neither_up_nor_down_while_nothing_is_read() {
     play(options(), async |store, source| {
         let is_up = || source.status(Instant::now()).up;
         pass(SECOND * 60).await;
@@ -95,7 +95,7 @@ async fn whether_a_store_answers_is_not_known_as_long_as_nothing_is_read_from_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_still_tracked_stays_with_its_gate_though_nobody_else_holds_it() {
+async fn tracked_lock_keeps_its_gate_though_nobody_holds_it() {
     play(options(), async |store, source| {
         let at = store.put("one", "a");
         store.put("t/1", "a");
@@ -123,7 +123,7 @@ async fn what_is_still_tracked_stays_with_its_gate_though_nobody_else_holds_it()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_of_a_template_that_is_then_named_is_the_same_and_stays_fresh() {
+async fn templated_lock_that_is_named_stays_fresh() {
     play(options(), async |store, source| {
         let old = store.put("t/1", "a");
         let templated = template(source, "t/", Layout::Key);

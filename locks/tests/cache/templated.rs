@@ -93,7 +93,7 @@ async fn releases_and_takeovers_are_known_by_the_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_the_watch_holds_back_is_never_taken_for_no_change() {
+async fn release_that_the_watch_holds_back_is_no_renewal() {
     for layout in [Layout::Key, Layout::Election] {
         play(options(), async |store, source| {
             let locks = template(source, "t/", layout);
@@ -141,7 +141,7 @@ async fn compacted_history_of_a_template_has_its_locks_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_made_up_keys_costs_a_bounded_number_of_reads_and_pushes_out_no_lock() {
+async fn flood_of_made_up_keys_is_bounded_and_pushes_out_no_lock() {
     let options = SourceOptions { tracked_locks_max: 50, ..options() };
     play(options, async |store, source| {
         let locks = template(source, "t/", Layout::Key);
@@ -182,7 +182,7 @@ async fn a_flood_of_made_up_keys_costs_a_bounded_number_of_reads_and_pushes_out_
 
 /// Its bucket was empty, and whoever came with a lock that was not known was refused at once, true holders too: for 22 s after a restart.
 #[tokio::test(start_paused = true)]
-async fn a_true_holder_whose_lock_is_not_known_gets_in_beside_a_flood_of_made_up_keys() {
+async fn true_holder_gets_in_beside_a_flood_of_made_up_keys() {
     play(options(), async |store, source| {
         let locks = template(source, "t/", Layout::Key);
         let real: Vec<String> = (0..50).map(|nth| format!("t/{nth}")).collect();
@@ -212,7 +212,7 @@ async fn a_true_holder_whose_lock_is_not_known_gets_in_beside_a_flood_of_made_up
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_in_use_is_never_forgotten_nor_doubled_and_idle_ones_are() {
+async fn lock_in_use_is_never_forgotten_and_idle_ones_are() {
     let options = SourceOptions { tracked_locks_max: 10, ..options() };
     play(options, async |store, source| {
         let locks = template(source, "t/", Layout::Key);
@@ -264,7 +264,7 @@ async fn for_one_more_lock_one_goes_that_nobody_has_asked_for_of_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_comes_to_exist_is_found_by_those_who_asked_before() {
+async fn lock_that_comes_to_exist_is_found_by_earlier_requests() {
     play(options(), async |store, source| {
         let locks = template(source, "t/", Layout::Key);
         let lock = load(&locks, "t/1").await;

@@ -66,7 +66,7 @@ impl LockStore for Unwatched {
 /// Its history was looked at for each of its writes, and what that had shown was dropped if the lock was renewed meanwhile: a holder that renewed
 /// it often was refused for as long as nothing was watched.
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_though_nothing_is_watched() {
+async fn lock_renewed_fast_is_known_though_nothing_is_watched() {
     for templated in [false, true] {
         play_with(Unwatched::new(false), options(), async |unwatched, source| {
             let store = &unwatched.store;
@@ -100,7 +100,7 @@ async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_has_renewed_its_lock_often_may_present_any_of_its_revisions_after_a_start() {
+async fn holder_that_renewed_often_may_present_any_revision() {
     for others_between in [0, 5] {
         play_with(Unwatched::new(false), options(), async |Unwatched { store, .. }, source| {
             let ended = store.put("t/1", "b");
@@ -124,7 +124,7 @@ async fn a_holder_that_has_renewed_its_lock_often_may_present_any_of_its_revisio
 
 /// A store that stopped right after a start had a stale master told that nothing could be known.
 #[tokio::test(start_paused = true)]
-async fn what_was_read_before_the_first_watch_refuses_until_it_is_read_again() {
+async fn lock_read_before_the_first_watch_refuses_stale_tokens() {
     play_with(Unwatched::new(false), options(), async |Unwatched { store, .. }, source| {
         let ended = store.put("t/1", "b");
         store.put("t/1", "a");

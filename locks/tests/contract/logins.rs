@@ -22,7 +22,7 @@ every_version! {
     what_may_not_be_read_is_named,
     roles_may_change_while_locks_are_read,
     users_may_be_turned_on_and_off,
-    connections_are_made_with_the_certificate_that_is_in_its_file,
+    connections_use_the_certificate_in_its_file,
 }
 
 /// Logins that end after one to two seconds, whatever they are used for.
@@ -252,7 +252,7 @@ async fn users_may_be_turned_on_and_off(version: EtcdVersion) {
     read(&store).await.expect("and whoever had");
 }
 
-async fn connections_are_made_with_the_certificate_that_is_in_its_file(version: EtcdVersion) {
+async fn connections_use_the_certificate_in_its_file(version: EtcdVersion) {
     use fencepost_tests::Authority;
     use fencepost_tls::{Followed, Look};
 

@@ -105,7 +105,7 @@ secure_etcd! {
         a_watch_resumed_after_the_last_event_loses_nothing,
     }
     deadlines: {
-        a_store_that_stops_is_unavailable_in_time_and_answers_once_it_is_back,
+        stopped_store_is_unavailable_in_time_and_comes_back,
         members_tell_their_version,
     }
 }
@@ -141,7 +141,7 @@ every_store! {
         a_watch_of_nothing_is_refused,
     }
     deadlines: {
-        a_store_that_stops_is_unavailable_in_time_and_answers_once_it_is_back,
+        stopped_store_is_unavailable_in_time_and_comes_back,
         members_tell_their_version,
     }
 }

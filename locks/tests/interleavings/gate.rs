@@ -51,7 +51,7 @@ fn nobody_is_admitted_by_news_that_the_gate_has_not_learnt() {
 }
 
 #[test]
-fn once_a_newer_tenure_is_learnt_no_token_of_the_older_one_enters() {
+fn older_token_does_not_enter_after_a_newer_tenure() {
     every_interleaving(|| {
         let (lock, common, _commands) = held_by_a();
         let learnt = Arc::new(AtomicBool::new(false));

@@ -11,7 +11,7 @@ use crate::cache::trust::{Standing, Trust};
 use crate::world::{any_news, common, every_interleaving, revision, taken, token, track_watched};
 
 #[test]
-fn distrust_ends_only_when_the_news_of_the_history_that_is_lost_is_gone() {
+fn distrust_ends_only_when_the_lost_history_is_forgotten() {
     every_interleaving(|| {
         let (common, _commands) = common(Trust::new(None));
         let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));

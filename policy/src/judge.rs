@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{FenceToken, Holding, Layout, Revision, Snapshot, Tenure};
+use crate::{FenceToken, Holding, Layout, Snapshot, Tenure};
 
 /// How far a snapshot can be trusted to be the present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +214,7 @@ fn doubt(news: News, otherwise: Rejection) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Owner, Waiter};
+    use crate::{Owner, Revision, Waiter};
 
     fn revision(number: u64) -> Revision {
         Revision::new(number).unwrap()

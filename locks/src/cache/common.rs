@@ -93,7 +93,7 @@ pub struct Remembered {
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Look at the writes between what is known of that lock and what a read has shown.
-    Walk(Arc<TrackedLock>, Sent, Walk),
+    Walk(Arc<TrackedLock>, Sent, Box<Walk>),
     /// Say that work goes on.
     Answer(oneshot::Sender<()>),
     /// The operator accepts that the store went back. Answers whether it had.

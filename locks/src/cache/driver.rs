@@ -22,8 +22,8 @@ use crate::store::LockStore;
 /// How many requests for locks are under way at a time. Each reads all locks that wait by then.
 const READERS: usize = 16;
 
-/// How many requests are under way for locks that have no record, as far as is known, and how long each takes at least. A flood of made-up
-/// names costs the store a hundred requests a second.
+/// How many requests are under way for locks that have no record, as far as is known, and how long each takes at least if one has none. A
+/// flood of made-up names costs the store a hundred requests a second.
 const READERS_OF_UNKNOWN: usize = 10;
 const UNKNOWN_APART: Duration = Duration::from_millis(100);
 
@@ -75,7 +75,7 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, inbox: Inbox) {
         };
         match command {
             Some(Command::Walk(lock, sent, walk)) => {
-                tasks.push(Box::pin(reading::go_back(Rc::clone(&work), lock, sent, walk)));
+                tasks.push(Box::pin(reading::go_back(Rc::clone(&work), lock, sent, *walk)));
             }
             Some(Command::Answer(answer)) => {
                 let _ = answer.send(()); // Who asked may be gone.

@@ -50,11 +50,14 @@ async fn read<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailure> {
     let of_locks = locks.iter().map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All });
     let ranges: Vec<RangeRead> = of_locks.chain(scopes.iter().map(|scope| probe(scope))).collect();
     let sending = work.common().trust.sending();
-    let read = work.read(&work.common().counts.freshness, &ranges).await;
-    if let Err(ReadFailure::Store(error)) = &read {
-        work.confirm_failed(&sending, error);
-    }
-    let Believed { sent, revision, ranges } = read?;
+    let read = work.read(&work.common().counts.freshness, &ranges).await.map_err(|failure| match failure {
+        ReadFailure::Store(error) => {
+            work.confirm_failed(&sending, &error);
+            ReadFailure::Store(scopes.iter().fold(error, |error, scope| scope.tell_of_prefix(error)))
+        }
+        ReadFailure::Again | ReadFailure::Regressed => failure,
+    });
+    let Believed { sent, revision, ranges } = read.inspect_err(|failure| work.tell(failure))?;
     for (lock, answer) in locks.iter().zip(&ranges) {
         if lock.read(&sent, revision, &answer.keys).is_some() {
             // Writes have to be looked at that nobody has seen. That may take long, and the other locks do not wait for it.
@@ -78,7 +81,7 @@ fn probe(scope: &Scope) -> RangeRead {
 /// Finds out whether a scope may be read again. A read that is answered ends that it is denied.
 async fn read_denied<S: LockStore>(work: &Work<S>, scope: &Arc<Scope>) {
     let whole = RangeRead { range: scope.range().clone(), wanted: Wanted::Count };
-    let _ = work.try_read(&work.common().counts.freshness, &[whole, probe(scope)]).await;
+    let _ = work.read(&work.common().counts.freshness, &[whole, probe(scope)]).await;
 }
 
 /// When to read again.

@@ -10,6 +10,7 @@ use fencepost_policy::LockKey;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
+use super::scope::Scope;
 use super::tracked::TrackedLock;
 
 /// How many locks are kept that have no record.
@@ -25,7 +26,14 @@ pub(crate) struct KeptLocks {
 }
 
 /// Emptied when the cache evicts it, because moka frees its entries some time later, and a lock is to be dropped now.
-type Slot = Arc<ArcSwapOption<TrackedLock>>;
+type Slot = Arc<ArcSwapOption<Kept>>;
+
+/// A lock that is kept for the templates of a scope.
+#[derive(Debug)]
+struct Kept {
+    lock: Arc<TrackedLock>,
+    scope: Arc<Scope>,
+}
 
 impl KeptLocks {
     pub(crate) fn new(with_record_max: u64) -> KeptLocks {
@@ -36,32 +44,32 @@ impl KeptLocks {
         KeptLocks { with_record: cache(with_record_max), without_record: cache(WITHOUT_RECORD_MAX) }
     }
 
-    /// Keeps a lock that a request has asked for. One that comes to have a record moves to those that have, and stays there.
-    pub(crate) fn keep(&self, lock: &Arc<TrackedLock>) {
+    /// Keeps a lock that a request has asked for by a template. One that comes to have a record moves to those that have, and stays there.
+    pub(crate) fn keep(&self, lock: &Arc<TrackedLock>, scope: &Arc<Scope>) {
         let key = lock.key();
-        let is_in = |slot: Slot| slot.load().as_ref().is_some_and(|kept| Arc::ptr_eq(kept, lock));
+        let is_in = |slot: Slot| slot.load().as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.lock, lock));
         let has = |cache: &Cache<LockKey, Slot>| cache.get(key).is_some_and(is_in);
         let exists = lock.exists();
-        if !lock.may_be_kept() || has(&self.with_record) || !exists && has(&self.without_record) {
+        if !scope.is_kept() || has(&self.with_record) || !exists && has(&self.without_record) {
             return;
         }
         let cache = if exists { &self.with_record } else { &self.without_record };
-        cache.insert(key.clone(), Arc::new(ArcSwapOption::from(Some(Arc::clone(lock)))));
-        // Once more: its template may have gone meanwhile, and all its locks with it.
-        if exists || !lock.may_be_kept() {
+        let kept = Kept { lock: Arc::clone(lock), scope: Arc::clone(scope) };
+        cache.insert(key.clone(), Arc::new(ArcSwapOption::from_pointee(kept)));
+        if exists {
             self.without_record.invalidate(key);
         }
-        if !lock.may_be_kept() {
-            self.with_record.invalidate(key);
+        if !scope.is_kept() {
+            cache.invalidate(key); // Its template has gone meanwhile, and all its locks with it.
         }
         self.settle();
     }
 
-    /// Lets go of the locks that may be kept no longer.
+    /// Lets go of the locks of scopes that are not kept any more.
     pub(crate) fn drop_unnamed(&self) {
         for cache in [&self.with_record, &self.without_record] {
-            let is_named = |slot: &Slot| slot.load().as_ref().is_some_and(|lock| lock.may_be_kept());
-            let others = cache.iter().filter(|(_, slot)| !is_named(slot));
+            let is_kept = |slot: &Slot| slot.load().as_ref().is_some_and(|kept| kept.scope.is_kept());
+            let others = cache.iter().filter(|(_, slot)| !is_kept(slot));
             others.for_each(|(key, _)| cache.invalidate(&*key));
         }
         self.settle();

@@ -31,7 +31,8 @@ const WALK_TIME_MAX: Duration = Duration::from_secs(10);
 /// Locks that wait to be read.
 pub(crate) type Waiting = Rc<Mutex<mpsc::Receiver<Arc<TrackedLock>>>>;
 
-/// Reads the locks that wait, for ever: as many in one request as wait by then. It takes `time_min` over each request at least.
+/// Reads the locks that wait, for ever: as many in one request as wait by then. It takes `time_min` at least over a request for a lock that
+/// turns out to have no record.
 pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, time_min: Duration) {
     let mut locks = Vec::new();
     loop {
@@ -43,8 +44,9 @@ pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, tim
         if !locks.is_empty() {
             read(&work, &locks).await;
         }
+        let all_exist = locks.iter().all(|lock| lock.exists());
         locks.clear();
-        if !time_min.is_zero() {
+        if !all_exist && !time_min.is_zero() {
             sleep_until(begun + time_min).await;
         }
     }
@@ -57,12 +59,12 @@ async fn read<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) {
     let mut why = Unconfirmed::Overtaken;
     for _ in 0..READS_MAX {
         let sent = work.common().trust.sending();
-        why = match work.try_read(&work.common().counts.confirms, &ranges).await {
+        why = match work.read(&work.common().counts.confirms, &ranges).await {
             Ok(Believed { sent, revision, ranges }) => {
                 for (lock, answer) in locks.iter().zip(&ranges) {
                     match lock.read(&sent, revision, &answer.keys) {
                         None => end(work, lock, Ok(())),
-                        Some(walk) => work.common().send(Command::Walk(Arc::clone(lock), sent, walk)),
+                        Some(walk) => work.common().send(Command::Walk(Arc::clone(lock), sent, Box::new(walk))),
                     }
                 }
                 return;

@@ -11,7 +11,7 @@ use fencepost_policy::{Layout, Revision};
 
 use super::record::RecordFormat;
 use super::trust::{Sent, WatchNumber};
-use crate::store::KeyRange;
+use crate::store::{KeyRange, StoreError};
 
 #[derive(Debug)]
 pub(crate) struct Scope {
@@ -47,6 +47,16 @@ impl Scope {
 
     pub(crate) fn range(&self) -> &KeyRange {
         &self.range
+    }
+
+    /// Tells of the whole prefix that it may not be read, where its first key may not be: only that can be watched.
+    pub(crate) fn tell_of_prefix(&self, error: Arc<StoreError>) -> Arc<StoreError> {
+        if let StoreError::Denied { user, range: KeyRange::Key(key) } = &*error
+            && **key == *self.range.first_key()
+        {
+            return StoreError::Denied { user: user.clone(), range: self.range.clone() }.into();
+        }
+        error
     }
 
     pub(crate) fn layout(&self) -> Layout {

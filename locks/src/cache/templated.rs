@@ -59,7 +59,7 @@ impl TemplatedLocks {
         if !lock.is_known() || !self.names(&lock) {
             return None;
         }
-        self.shared.kept.keep(&lock);
+        self.shared.kept.keep(&lock, &self.scope);
         if lock.is_templated() {
             // Its next requests need not wait for a read then.
             lock.want_news(self.shared.common.period() * REFRESH_AFTER);
@@ -100,7 +100,7 @@ impl TemplatedLocks {
             Err(Unconfirmed::Overloaded) => return Err(LoadError::Overloaded),
             Err(unread) => return Err(LoadError::Unread(unread)),
         }
-        self.shared.kept.keep(&lock);
+        self.shared.kept.keep(&lock, &self.scope);
         Ok(lock)
     }
 

@@ -186,11 +186,6 @@ impl TrackedLock {
         &self.slots
     }
 
-    /// Whether it may stay in memory though nobody holds it.
-    pub(crate) fn may_be_kept(&self) -> bool {
-        self.scope.as_ref().is_some_and(|scope| scope.is_kept())
-    }
-
     pub(crate) fn is_in(&self, scope: &Arc<Scope>) -> bool {
         self.scope.as_ref().is_some_and(|own| Arc::ptr_eq(own, scope))
     }

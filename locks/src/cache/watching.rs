@@ -134,10 +134,13 @@ async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &Watched, range: 
         Watched::Scope(_) => KeyRange::Key(range.first_key().into()),
     };
     let one = RangeRead { range, wanted: Wanted::Count };
-    match work.read(&work.common().counts.resumes, &[one]).await {
-        Ok(_) => true,
-        Err(ReadFailure::Store(_) | ReadFailure::Again | ReadFailure::Regressed) => false,
-    }
+    let read = work.read(&work.common().counts.resumes, &[one]).await.map_err(|failure| match failure {
+        ReadFailure::Store(error) => {
+            ReadFailure::Store(watched.scope().into_iter().fold(error, |error, scope| scope.tell_of_prefix(error)))
+        }
+        ReadFailure::Again | ReadFailure::Regressed => failure,
+    });
+    read.inspect_err(|failure| work.tell(failure)).is_ok()
 }
 
 /// What can be watched: whatever was read, from there on. What we may not read would keep all else from being watched.

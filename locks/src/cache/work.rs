@@ -67,14 +67,9 @@ impl<S: LockStore> Work<S> {
         self.alone_until.get().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Reads, and takes note of how that went.
-    pub(crate) async fn read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
-        self.try_read(kind, ranges).await.inspect_err(|failure| self.tell(failure))
-    }
-
     /// The only way to the store's present: every answer is held against what was seen when it was sent. That the store has failed is for
     /// the caller to [tell](Work::tell).
-    pub(crate) async fn try_read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
+    pub(crate) async fn read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
         count(kind);
         let sent = self.common().trust.sending();
         let answer = match self.store.read(ranges).await {

@@ -164,9 +164,9 @@ impl Endpoints {
             // An attempt that is cut short says nothing of its endpoint.
             timeout_at(deadline, attempt).await.unwrap_or(Err(Failure::TooLate(ATTEMPT_TIMEOUT)))
         });
-        answer.await.map_err(|failure| match failure {
-            Failure::Denied => self.denied(query.first_range()),
-            failure => failure.at(&self.list[0].address),
+        let denied = || self.denied(query.first_range());
+        answer.await.map_err(|failure| {
+            if matches!(failure, Failure::Denied) { denied() } else { failure.at(&self.list[0].address) }
         })
     }
 

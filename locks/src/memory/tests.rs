@@ -131,25 +131,3 @@ async fn another_thread_may_write() {
     assert!(matches!(watch.next().await, Ok(WatchNews::Events { .. })));
     assert_eq!(thread.join().unwrap().get(), 2);
 }
-
-#[tokio::test(start_paused = true)]
-async fn calls_are_counted_by_kind() {
-    let store = MemoryStore::new();
-    let wanted = [Wanted::All, Wanted::Count, Wanted::Count];
-    store.read(&wanted.map(|wanted| RangeRead { range: lock(), wanted })).await.unwrap();
-    store.read_at(b"lock", Revision::MIN).await.unwrap();
-    let _watch = watch_from(&store, 2).await;
-    store.pause();
-    // A call that comes to nothing was made all the same.
-    assert!(store.members().await[0].version.is_err());
-    let expected = MemoryCalls {
-        reads: 1,
-        ranges_whole: 1,
-        ranges_counted: 2,
-        reads_at: 1,
-        watches: 1,
-        ranges_watched: 1,
-        members: 1,
-    };
-    assert_eq!(store.calls(), expected);
-}

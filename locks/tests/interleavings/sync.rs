@@ -6,7 +6,6 @@ mod notify;
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock};
 
 pub(crate) use self::arc_swap::{ArcSwap, Guard};

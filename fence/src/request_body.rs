@@ -130,7 +130,7 @@ impl PieceCheck {
             }
             TenureState::Ended => Poll::Ready(false),
             TenureState::Stale => {
-                tenure.fetch_news();
+                tenure.next_look();
                 let since = *self.paused_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= self.pause_max { Poll::Ready(false) } else { Poll::Pending }
             }

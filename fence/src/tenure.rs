@@ -47,7 +47,7 @@ impl Tenure {
             return TenureState::Ended;
         }
         let now = Instant::now();
-        match self.lock.view().good_for(self.max_age, now) {
+        match self.lock.good_for(self.max_age, now) {
             Some(left) => TenureState::Good { until: now + left },
             None => TenureState::Stale,
         }
@@ -63,10 +63,9 @@ impl Tenure {
         self.lock.gate_changed()
     }
 
-    /// Has newer news read, because nobody else may ask for this lock. Returns when to look at the state again at the latest: a read that
-    /// dates many locks at once wakes none of them.
-    pub fn fetch_news(&self) -> Instant {
-        self.lock.want_news(self.max_age);
+    /// Returns when to look at the state again at the latest: a read that changes nothing wakes nobody. Each look has news read that
+    /// are too old.
+    pub fn next_look(&self) -> Instant {
         Instant::now() + self.max_age / 10
     }
 
@@ -80,7 +79,7 @@ impl Tenure {
             let look_at = match self.state() {
                 TenureState::Ended => return,
                 TenureState::Good { until } => until,
-                TenureState::Stale => self.fetch_news(),
+                TenureState::Stale => self.next_look(),
             };
             let _ = timeout_at(look_at, changed).await; // Whichever it was: look again.
         }

@@ -248,7 +248,6 @@ impl Admin {
                 age_seconds: status.age.map_or(f64::INFINITY, |age| age.as_secs_f64()),
                 watch_restarts: status.watch_restarts,
                 tracked_locks: (status.static_locks + status.templated_locks) as u64,
-                resting_prefixes: status.resting_prefixes as u64,
                 tenures: status.tenures,
                 regressed: status.distrusted_through.is_some(),
             };

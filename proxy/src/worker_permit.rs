@@ -225,7 +225,7 @@ impl TenureWatch for RequestWatch {
 
     fn fetch_news(&self) -> Instant {
         match &self.depends_on {
-            Dependence::Tenure(tenure) => tenure.fetch_news(),
+            Dependence::Tenure(tenure) => tenure.next_look(),
             Dependence::Watching(_) => Instant::now() + WATCHING_PERIOD,
         }
     }

@@ -59,7 +59,6 @@ fn existing_metrics() -> BTreeSet<String> {
         age_seconds: 0.0,
         watch_restarts: 0,
         tracked_locks: 0,
-        resting_prefixes: 0,
         tenures: 0,
         regressed: false,
     };

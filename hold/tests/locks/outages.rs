@@ -86,7 +86,7 @@ async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
 
 /// One late answer cost the lock that was just won, and ended a standby that had waited for days.
 #[tokio::test]
-async fn a_lock_that_was_won_is_kept_though_its_first_renewal_is_late_if_it_still_stands() {
+async fn a_won_lock_is_kept_though_its_first_renewal_is_late() {
     for stands in [true, false] {
         let store = Store::start().await;
         let relay = Relay::before(&store.member).await;
@@ -190,7 +190,7 @@ async fn who_waits_through_the_loss_of_its_lease_gets_the_lock_in_the_end() {
 
 /// They watched from revisions that the restored store had yet to reach: nobody heard that the lock was free, and it stood free for ever.
 #[tokio::test]
-async fn who_waits_gets_the_lock_though_etcd_was_taken_back_to_a_backup() {
+async fn a_waiter_gets_the_lock_though_etcd_was_restored() {
     let mut store = Store::start().await;
     let mut client = store.client();
     client.put(KEY, "a", None).await.unwrap();

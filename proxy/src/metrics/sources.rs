@@ -16,8 +16,6 @@ pub struct SourceReading {
     pub watch_restarts: u64,
     /// How many locks are tracked.
     pub tracked_locks: u64,
-    /// How many prefixes of templates have too many keys to be looked through for what has changed.
-    pub resting_prefixes: u64,
     /// How many tenures were seen to begin.
     pub tenures: u64,
     /// Whether the store went back and nobody has accepted that.
@@ -34,11 +32,6 @@ pub(super) fn families(readings: &[(&str, SourceReading)]) -> Result<Vec<MetricF
     let age = made.add(GaugeVec::new(age, label))?;
     let restarts = made.counters("fencepost_watch_restarts_total", "How often the watch was started again.", label)?;
     let tracked = made.gauges("fencepost_tracked_locks", "Locks that are kept current.", label)?;
-    let resting = made.gauges(
-        "fencepost_resting_prefixes",
-        "Prefixes of templates with too many keys to look through for what has changed.",
-        label,
-    )?;
     let tenures = made.counters("fencepost_tenures_total", "Tenures that were seen to begin.", label)?;
     let regressed = made.gauges(
         "fencepost_source_regressed",
@@ -57,7 +50,6 @@ pub(super) fn families(readings: &[(&str, SourceReading)]) -> Result<Vec<MetricF
         tenures.with_label_values(source).inc_by(reading.tenures);
         regressed.with_label_values(source).set(reading.regressed.into());
         tracked.with_label_values(source).set(integer(reading.tracked_locks));
-        resting.with_label_values(source).set(integer(reading.resting_prefixes));
     }
     Ok(registry.gather())
 }

@@ -46,7 +46,6 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
         age_seconds: 0.5,
         watch_restarts: 2,
         tracked_locks: 3,
-        resting_prefixes: 5,
         tenures: 4,
         regressed: true,
     };
@@ -64,7 +63,6 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
         r#"fencepost_source_age_seconds{source="main"} 0.5"#,
         r#"fencepost_watch_restarts_total{source="main"} 2"#,
         r#"fencepost_tracked_locks{source="main"} 3"#,
-        r#"fencepost_resting_prefixes{source="main"} 5"#,
         r#"fencepost_tenures_total{source="main"} 4"#,
         r#"fencepost_source_regressed{source="main"} 1"#,
         "fencepost_verdict_seconds_count 0",

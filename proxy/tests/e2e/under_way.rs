@@ -61,6 +61,7 @@ async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
     }
 }
 
+/// No request comes that would have the lock read: the upload has it read itself.
 #[tokio::test]
 async fn an_upload_goes_on_after_etcd_lost_its_history() {
     let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
@@ -70,14 +71,14 @@ async fn an_upload_goes_on_after_etcd_lost_its_history() {
     let holder = scene.store.hold(LOCK, "shard-1").await;
     let mut client = begin(&scene, &holder).await;
     let other = scene.store.hold("/other", "shard-1").await;
-    eventually("what is known of all locks reaches beyond what was read of this one", async || {
-        let reach = scene.fence.admin_json("/locks//k").await["reach"].as_i64();
-        (reach >= Some(other.revision)).then_some(())
+    eventually("the lock is read again", async || {
+        let as_of = scene.fence.admin_json("/locks//k").await["as_of"].as_i64();
+        (as_of >= Some(other.revision)).then_some(())
     })
     .await;
     relay.cut().await;
     until_age(&scene, "the news is too old", |age| age > 1.0).await;
-    scene.store.delete("/other").await; // Only the watch could have named it.
+    scene.store.delete("/other").await;
     let newest = scene.store.hold("/third", "shard-1").await;
     scene.etcd.etcdctl(&["compact", &newest.revision.to_string()]).await;
     send_rest(&mut client).await;

@@ -84,7 +84,7 @@ async fn with_once_a_lost_lock_is_the_end() {
 }
 
 #[tokio::test]
-async fn without_etcd_a_command_is_dead_before_its_lock_can_be_anothers() {
+async fn without_etcd_a_command_dies_before_its_lock_is_anothers() {
     let stage = Stage::set().await;
     let ttl = Duration::from_secs(3);
     let mut holder = Holder::start(&stage, "a", &["--once", "--ttl", "3s"], STUBBORN);
@@ -104,7 +104,7 @@ async fn without_etcd_a_command_is_dead_before_its_lock_can_be_anothers() {
 
 /// It was run again: what it had left was to be ended first, and meanwhile its lock was lost.
 #[tokio::test]
-async fn a_command_that_has_ended_is_not_run_again_though_the_lock_is_lost_before_what_it_left_has_ended() {
+async fn an_ended_command_is_not_run_again_for_what_it_left() {
     for once in [&[][..], &["--once"]] {
         let stage = Stage::set().await;
         let script = r#"echo ran >> $stage/log
@@ -125,7 +125,7 @@ async fn a_command_that_has_ended_is_not_run_again_though_the_lock_is_lost_befor
 
 /// Both were there to be seen at once: the end of the command, and that of the time for which the lock was sure.
 #[tokio::test]
-async fn a_command_that_has_ended_well_while_its_holder_stood_still_is_not_run_again() {
+async fn a_command_that_ended_while_its_holder_stood_is_not_rerun() {
     for once in [&[][..], &["--once"]] {
         let stage = Stage::set().await;
         let script = "echo ran >> $stage/log; until [ -e $stage/go ]; do sleep 0.02; done";
@@ -149,7 +149,7 @@ async fn a_command_that_has_ended_well_while_its_holder_stood_still_is_not_run_a
 
 /// Neither a word from etcd nor an error: the connection takes whatever is sent, and so does every new one.
 #[tokio::test]
-async fn a_holder_that_is_cut_off_ends_its_command_before_its_lock_is_anothers() {
+async fn a_cut_off_holder_ends_its_command_before_the_lock_moves() {
     for (version, how) in
         [(EtcdVersion::V3_4, "blackholed"), (EtcdVersion::V3_5, "blackholed"), (EtcdVersion::V3_5, "cut")]
     {
@@ -206,7 +206,7 @@ async fn a_holder_that_stands_still_does_not_keep_its_command_running() {
 
 /// What was to be said came before what was to be done, and nobody took it.
 #[tokio::test]
-async fn a_command_is_ended_in_time_though_nobody_reads_what_is_said_of_it() {
+async fn a_command_ends_in_time_though_nobody_reads_the_messages() {
     let stage = Stage::set().await;
     for how in ["its lock is deleted", "its holder stands still", "its holder is killed"] {
         let arguments = ["--once", "--ttl", "2s", "--verbose"];
@@ -233,7 +233,7 @@ async fn a_command_is_ended_in_time_though_nobody_reads_what_is_said_of_it() {
 }
 
 #[tokio::test]
-async fn a_holder_that_was_killed_takes_its_command_with_it_and_its_lease_runs_out() {
+async fn a_killed_holder_takes_its_command_with_it() {
     let stage = Stage::set().await;
     // A shell, its child, and that one's, which has left the group.
     let script =
@@ -321,7 +321,7 @@ async fn without_its_watchdog_a_command_is_ended_and_its_lock_given_back() {
 
 /// It took the lock again, and ran its command under later tenures with nobody to end it in its place.
 #[tokio::test]
-async fn without_its_watchdog_nothing_runs_again_though_the_lock_is_lost_as_well() {
+async fn without_its_watchdog_nothing_runs_again() {
     let stage = Stage::set().await;
     let script = "trap '' TERM; echo begin >> $stage/log; while :; do sleep 0.02; done";
     let mut holder = Holder::start(&stage, "a", &["--grace", "2s"], script);
@@ -350,7 +350,7 @@ async fn a_command_that_stands_still_is_ended_without_being_let_go_on() {
 
 /// Between the start of a process and the order to the watchdog, its holder may be killed.
 #[tokio::test]
-async fn a_holder_that_is_killed_as_soon_as_its_command_runs_takes_it_with_it() {
+async fn a_holder_killed_at_once_takes_its_command_with_it() {
     let stage = Stage::set().await;
     for round in 1..=10 {
         let script = "trap '' TERM HUP; echo runs >> $stage/log; while :; do sleep 0.02; done";

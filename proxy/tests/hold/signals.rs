@@ -35,7 +35,7 @@ async fn signals_are_passed_on_and_the_command_says_how_it_ends() {
 
 /// `nohup` was of no use: the command was ended with its terminal.
 #[tokio::test]
-async fn what_was_ignored_from_the_beginning_stays_so_for_the_command_and_for_who_waits() {
+async fn signals_ignored_from_the_start_stay_ignored() {
     let stage = Stage::set().await;
     let ignored = [Signal::HUP, Signal::INT, Signal::QUIT];
     let script =
@@ -297,7 +297,7 @@ async fn who_is_stopped_from_the_keyboard_does_not_outlive_its_lock_and_runs_its
 /// The watchdog was stopped by its own message after it had ended the first command, and nobody ended the next one. What was to become a command
 /// that there is not stood still as it said so, and the lock was held for nothing.
 #[tokio::test]
-async fn whoever_speaks_to_a_terminal_that_stops_its_background_goes_on() {
+async fn a_terminal_that_stops_its_background_stops_no_watchdog() {
     let stage = Stage::set().await;
     let hold = |command: &str| {
         format!(

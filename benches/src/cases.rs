@@ -51,9 +51,6 @@ impl Case {
     }
 
     /// Takes the step so many times.
-    ///
-    /// # Panics
-    /// If it does not end as it should: then something else was counted.
     pub fn run(self, times: u64) {
         match self {
             Case::JudgeHolder => judge_it(times, HOLDS, "Admit"),

@@ -27,9 +27,6 @@ pub enum Change {
 
 impl Counts {
     /// As the file has them.
-    ///
-    /// # Errors
-    /// If it is no TOML with a table `instructions` of numbers.
     pub fn parse(text: &str) -> anyhow::Result<Counts> {
         let file: Table = text.parse()?;
         let cases = file.get("instructions").and_then(|cases| cases.as_table());
@@ -77,18 +74,12 @@ pub fn of_this_machine() -> bool {
 }
 
 /// The compiler of this machine, which is the one that has built this.
-///
-/// # Errors
-/// If it cannot be started.
 pub fn compiler() -> anyhow::Result<String> {
     let printed = Command::new("rustc").arg("--version").output().context("rustc cannot be started")?;
     Ok(String::from_utf8_lossy(&printed.stdout).trim().to_owned())
 }
 
 /// Prints what a command has counted beside what was agreed on: a failure if anything takes more.
-///
-/// # Errors
-/// If the compiler cannot be named.
 pub fn held_against(agreed: &Counts, now: &Counts, command: &str) -> anyhow::Result<ExitCode> {
     println!("{:<24} {:>10} {:>10} {:>8}", "instructions", "agreed on", "now", "ratio");
     let (mut worse, mut better) = (0, 0);

@@ -1,122 +1,134 @@
-//! What a request claims: which lock, under which token.
+//! What a request claims: a lock, and a token that says who holds it. The proxy and the layer use it.
+//! It does not decide what follows from a verdict.
 
+use std::borrow::Borrow;
+use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fencepost_locks::{LoadError, TrackedLock};
+use fencepost_locks::{LoadError, TemplatedLocks, Timing, TrackedLock, Unconfirmed};
 use fencepost_policy::{FenceToken, LockKey, Rejection, Verdict};
-use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use tokio::time::Instant;
 
-use crate::confirm::{confirm, unloaded};
-use crate::handoff::retry_after;
-use crate::rules::{Guard, Rules};
-
-/// A token, and the lock that it claims to hold.
-pub(crate) struct Claim {
-    pub(crate) token: FenceToken<HeaderValue>,
-    pub(crate) lock: Arc<TrackedLock>,
-    pub(crate) arrived: Instant,
+/// Which lock guards requests.
+#[derive(Debug, Clone)]
+pub enum Guard {
+    /// The same for every request.
+    Static(Arc<TrackedLock>),
+    /// The one that the request names.
+    Templated(TemplatedLocks),
 }
 
-/// A request is refused, or a call of the fence is.
-pub(crate) struct Denial {
-    pub(crate) reason: Rejection,
-    /// Whatever of it is known.
-    pub(crate) lock: Option<LockKey>,
-    pub(crate) token: Option<FenceToken<HeaderValue>>,
-    /// When to try again, where that helps, in seconds.
-    pub(crate) retry_after: u64,
-    /// Why the lock could not be read, if that is why. For the log alone.
-    pub(crate) error: Option<LoadError>,
+/// The lock that guards a request.
+#[derive(Debug)]
+pub enum NamedLock {
+    /// The cache knows it.
+    Tracked(Arc<TrackedLock>),
+    /// The cache has to read it first.
+    Unread(LockKey),
 }
 
-impl Denial {
-    fn of_head(reason: Rejection, lock: Option<&LockKey>) -> Denial {
-        Denial { reason, lock: lock.cloned(), token: None, retry_after: 1, error: None }
+/// A token, and the lock that its sender claims to hold.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// The token.
+    pub token: FenceToken<HeaderValue>,
+    /// The lock.
+    pub lock: Arc<TrackedLock>,
+}
+
+/// What the store said of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirmed {
+    /// The sender holds the lock.
+    Admitted,
+    /// The claim is refused.
+    Refused(Rejection),
+    /// The store did not answer by the deadline.
+    Unanswered,
+}
+
+impl Guard {
+    /// The lock of a request; `key` renders its name where requests name their locks.
+    ///
+    /// # Errors
+    /// Those of `key`; `lock-not-allowed` for a name that no lock can have.
+    pub fn lock<K: Borrow<str>>(&self, key: impl FnOnce() -> Result<K, Rejection>) -> Result<NamedLock, Rejection> {
+        let locks = match self {
+            Guard::Static(lock) => return Ok(NamedLock::Tracked(Arc::clone(lock))),
+            Guard::Templated(locks) => locks,
+        };
+        let key = key()?;
+        match locks.get(key.borrow()) {
+            Some(lock) => Ok(NamedLock::Tracked(lock)),
+            None => LockKey::new(key.borrow()).map(NamedLock::Unread).map_err(|_| Rejection::LockNotAllowed),
+        }
+    }
+
+    /// The lock, if it is the same for every request.
+    pub fn static_lock(&self) -> Option<&Arc<TrackedLock>> {
+        match self {
+            Guard::Static(lock) => Some(lock),
+            Guard::Templated(_) => None,
+        }
+    }
+
+    /// Reads a lock that the cache does not know yet.
+    ///
+    /// # Errors
+    /// `unverifiable` if the store does not answer by the deadline; `lock-not-allowed` for a key that is not one of the template's.
+    pub async fn load(&self, key: &LockKey, deadline: Instant) -> Result<Arc<TrackedLock>, Rejection> {
+        let locks = match self {
+            Guard::Static(lock) => return Ok(Arc::clone(lock)),
+            Guard::Templated(locks) => locks,
+        };
+        locks.load(key.as_str(), deadline).await.map_err(|error| {
+            tracing::debug!(%key, error = &error as &dyn Error, "the lock could not be looked up");
+            match error {
+                LoadError::Unread(Unconfirmed::Regressed) => Rejection::StoreRegressed,
+                LoadError::Invalid(_) | LoadError::Outside => Rejection::LockNotAllowed,
+                LoadError::Conflict(_) | LoadError::Overloaded | LoadError::Unread(_) => Rejection::Unverifiable,
+            }
+        })
+    }
+}
+
+impl NamedLock {
+    /// Its key.
+    pub fn key(&self) -> &LockKey {
+        match self {
+            NamedLock::Tracked(lock) => lock.key(),
+            NamedLock::Unread(key) => key,
+        }
     }
 }
 
 impl Claim {
-    /// What a request claims. A lock that is not known yet is read.
-    pub(crate) async fn of(parts: &Parts, guard: &Guard, rules: &Rules, arrived: Instant) -> Result<Claim, Denial> {
-        let key = match guard {
-            Guard::One(_) => None,
-            Guard::Below { lock, .. } => {
-                let key = lock(parts).ok_or_else(|| Denial::of_head(Rejection::LockNotAllowed, None))?;
-                Some(key)
+    /// Judges by what the cache knows, without waiting.
+    pub fn judge(&self, timing: &Timing) -> Verdict {
+        self.lock.view().judge(&self.token, timing)
+    }
+
+    /// Asks the store until the claim is decided. `timing` is read at each look.
+    pub async fn confirm(&self, deadline: Instant, timing: impl Fn() -> Timing) -> Confirmed {
+        let mut asked_at = timing().arrived;
+        loop {
+            let is_decided = || self.judge(&timing()) != Verdict::Confirm;
+            let answered = self.lock.confirm_unless(asked_at, deadline, is_decided).await;
+            match self.judge(&timing()) {
+                Verdict::Admit => return Confirmed::Admitted,
+                Verdict::Reject(reason) => return Confirmed::Refused(reason),
+                Verdict::Confirm if answered.is_err() || Instant::now() >= deadline => return Confirmed::Unanswered,
+                Verdict::Confirm => asked_at = Instant::now(), // The request has waited for so long that the answer has aged.
             }
-        };
-        Claim::to(key, &parts.headers, guard, rules, arrived).await
+        }
     }
 
-    /// What a call of the fence claims: it names the lock, unless there is only one.
-    pub(crate) async fn of_call(
-        headers: &HeaderMap,
-        guard: &Guard,
-        rules: &Rules,
-        arrived: Instant,
-    ) -> Result<Claim, Denial> {
-        let deny = |reason| Denial::of_head(reason, None);
-        let is_named = headers.contains_key(&rules.headers.lock);
-        let named = if is_named { Some(rules.headers.lock(headers).map_err(deny)?) } else { None };
-        let key = match (guard, named) {
-            (Guard::One(_), None) => None,
-            (Guard::One(lock), Some(named)) if lock.key().is_presented_as(named) => None,
-            // As it is: what is encoded may be a key of its own here, since nobody knows beforehand which keys there are.
-            (Guard::Below { .. }, Some(named)) => {
-                Some(LockKey::new(named).map_err(|_| deny(Rejection::LockNotAllowed))?)
-            }
-            (Guard::One(_), Some(_)) | (Guard::Below { .. }, None) => return Err(deny(Rejection::LockNotAllowed)),
-        };
-        Claim::to(key, headers, guard, rules, arrived).await
-    }
-
-    async fn to(
-        key: Option<LockKey>,
-        headers: &HeaderMap,
-        guard: &Guard,
-        rules: &Rules,
-        arrived: Instant,
-    ) -> Result<Claim, Denial> {
-        let known = match guard {
-            Guard::One(lock) => Some(lock.key()),
-            Guard::Below { .. } => key.as_ref(),
-        };
-        // The token is looked at first: a request without one costs no read of the store.
-        let token = rules.headers.token(headers).map_err(|reason| Denial::of_head(reason, known))?;
-        let lock = match (guard, &key) {
-            (Guard::One(lock), _) => Arc::clone(lock),
-            (Guard::Below { locks, .. }, Some(key)) => match locks.get(key.as_str()) {
-                Some(lock) => lock,
-                None => locks.load(key.as_str(), arrived + rules.confirm_timeout).await.map_err(|error| {
-                    let denial = Denial::of_head(unloaded(&error), known);
-                    Denial { token: Some(token.clone()), error: Some(error), ..denial }
-                })?,
-            },
-            (Guard::Below { .. }, None) => return Err(Denial::of_head(Rejection::LockNotAllowed, None)),
-        };
-        Ok(Claim { token, lock, arrived })
-    }
-
-    /// Judges by what is known, without waiting for anybody.
-    pub(crate) fn judge(&self, rules: &Rules) -> Verdict {
-        self.lock.view().judge(&self.token, &rules.timing(self.arrived))
-    }
-
-    /// Asks the store until it is clear whether the claim stands.
-    ///
-    /// # Errors
-    /// The reason why it does not; `unverifiable` if the store does not answer in time.
-    pub(crate) async fn confirm(&self, rules: &Rules) -> Result<(), Rejection> {
-        let deadline = Instant::now() + rules.confirm_timeout;
-        confirm(&self.lock, &self.token, deadline, || rules.timing(self.arrived)).await.verdict()
-    }
-
-    /// What becomes of this claim when it is refused for that reason.
-    pub(crate) fn denied(&self, reason: Rejection) -> Denial {
-        let retry_after = if reason == Rejection::HandoffTimeout { retry_after(&self.lock) } else { 1 };
-        let (lock, token) = (Some(self.lock.key().clone()), Some(self.token.clone()));
-        Denial { reason, lock, token, retry_after, error: None }
+    /// How many seconds a request should wait after `handoff-timeout`: as long as an orphan may count, one at least.
+    pub fn retry_after(&self) -> u64 {
+        let until = self.lock.unseen_until();
+        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        (left.as_secs() + u64::from(left.subsec_nanos() > 0)).max(1)
     }
 }

@@ -1,93 +1,55 @@
-//! Responses that go on until somebody ends them: when their tenure ends, that is done here, whether or not anybody reads them.
+//! Cuts responses without an end of their own when their tenure ends, whether or not anybody reads them.
+//! Other responses are waited for.
 
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::pin::pin;
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body::{Body, Frame};
-use tokio::task::AbortHandle;
+use http_body_util::BodyExt;
+use tokio::sync::mpsc;
 
+use crate::permit::WorkerPermit;
 use crate::request_body::BodyError;
-use crate::running::{Running, Tenures};
+use crate::tenure::any_ended;
 
-/// A response without an end of its own.
-///
-/// A server polls no body whose client takes nothing. Such a client would hold up the next tenure for as long as its connection
-/// lasts, so the body is taken away from it.
-pub(crate) struct Endless<R>(Mutex<Shared<R>>);
+/// A piece of a response; `None` for its end. A response whose pieces stop without that was cut.
+pub(crate) type Piece<R> = Option<Result<Frame<<R as Body>::Data>, BodyError<<R as Body>::Error>>>;
 
-struct Shared<R> {
-    /// `None` once it has been cut. The place at the gate is dropped last.
-    body: Option<(Pin<Box<R>>, Running)>,
-    reader: Option<Waker>,
-    /// Ends it with its tenure.
-    cutter: Option<AbortHandle>,
-}
-
-type Polled<R> = Poll<Option<Result<Frame<<R as Body>::Data>, BodyError<<R as Body>::Error>>>>;
-
-/// Whether a response is a stream of server-sent events: such a one has no end of its own.
+/// Whether a response is a stream of server-sent events, which has no end of its own.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
     media_type.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
-impl<R: Body + Send + 'static> Endless<R> {
-    /// A response that is cut when its tenure ends.
-    pub(crate) fn begin(body: R, running: Running) -> Arc<Endless<R>> {
-        let tenures = running.tenures();
-        let body = Some((Box::pin(body), running));
-        let endless = Arc::new(Endless(Mutex::new(Shared { body, reader: None, cutter: None })));
-        let cutter = tokio::spawn(cut_when_ended(Arc::downgrade(&endless), tenures));
-        endless.shared().cutter = Some(cutter.abort_handle());
-        endless
-    }
+/// Reads a body in a task of its own, because a server does not poll a body whose client reads nothing. The task drops body and permit when
+/// the tenure ends, when the body has ended, or when nobody receives its pieces any more.
+pub(crate) fn pieces<R>(body: R, permit: WorkerPermit) -> mpsc::Receiver<Piece<R>>
+where
+    R: Body<Data: Send, Error: Send> + Send + 'static,
+{
+    let (pieces, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        // The body is dropped with this, before the permit.
+        tokio::select! {
+            () = any_ended(permit.tenures()) => {}
+            () = pieces.closed() => {}
+            () = hand_on(body, &pieces) => {}
+        }
+        drop(permit);
+    });
+    receiver
 }
 
-impl<R: Body> Endless<R> {
-    pub(crate) fn poll_frame(&self, cx: &mut Context<'_>) -> Polled<R> {
-        let mut shared = self.shared();
-        let Some((body, _)) = &mut shared.body else { return Poll::Ready(Some(Err(BodyError::Cut))) };
-        let polled = body.as_mut().poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Body)));
-        shared.reader = Some(cx.waker().clone());
-        polled
-    }
-
-    pub(crate) fn is_end_stream(&self) -> bool {
-        self.shared().body.as_ref().is_some_and(|(body, _)| body.is_end_stream())
-    }
-}
-
-impl<R> Endless<R> {
-    fn shared(&self) -> MutexGuard<'_, Shared<R>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner) // Bodies may panic.
-    }
-
-    /// Ends it; whoever reads it is told.
-    fn cut(&self) {
-        let (body, reader) = {
-            let mut shared = self.shared();
-            (shared.body.take(), shared.reader.take())
-        };
-        drop(body);
-        reader.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl<R> Drop for Endless<R> {
-    fn drop(&mut self) {
-        self.shared().cutter.iter().for_each(AbortHandle::abort);
-    }
-}
-
-/// Holds nothing of the response, which may end before.
-async fn cut_when_ended<R>(endless: Weak<Endless<R>>, tenures: Tenures) {
-    tenures.ended().await;
-    if let Some(endless) = endless.upgrade() {
-        endless.cut();
+async fn hand_on<R: Body>(body: R, pieces: &mpsc::Sender<Piece<R>>) {
+    let mut body = pin!(body);
+    loop {
+        let piece = body.frame().await.map(|frame| frame.map_err(BodyError::Body));
+        let is_last = !matches!(piece, Some(Ok(_)));
+        if pieces.send(piece).await.is_err() || is_last {
+            return;
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! `POST /.well-known/fence`: a holder's way to say "close the door behind my predecessor".
+//! `POST /.well-known/fence`: a new holder closes the door behind its predecessor.
+//! The call forwards nothing.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -6,13 +7,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use fencepost_policy::Rejection;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
 use tokio::time::Instant;
 use tower::Service;
 
-use crate::layer::FenceLayer;
+use crate::claim::NamedLock;
+use crate::enter::close_door;
+use crate::layer::{Arrived, Denial, FenceLayer, Inner};
 
 /// Where a layer answers the call that closes the door behind a predecessor: `POST` to this path.
 pub const FENCE_PATH: &str = "/.well-known/fence";
@@ -46,5 +51,38 @@ impl<B: Body + Send + 'static> Service<Request<B>> for FenceCall {
         let layer = Arc::clone(&self.layer.0);
         let (head, body) = request.into_parts();
         Box::pin(async move { Ok(layer.answer_call(head, body, arrived).await.map(Full::new)) })
+    }
+}
+
+impl Inner {
+    /// The lock of a call of the fence: the call names it, unless there is only one.
+    fn lock_of_call(&self, headers: &HeaderMap) -> Result<NamedLock, Rejection> {
+        let is_named = headers.contains_key(&self.rules.headers.lock);
+        let named = if is_named { Some(self.rules.headers.lock(headers)?) } else { None };
+        match (self.guard.static_lock(), named) {
+            (Some(lock), Some(named)) if !lock.key().is_presented_as(named) => Err(Rejection::LockNotAllowed),
+            // As it is: an encoded name may be a key of its own here, because nobody knows beforehand which keys there are.
+            (_, named) => self.guard.lock(|| named.ok_or(Rejection::LockNotAllowed)),
+        }
+    }
+
+    /// Waits until the caller's tenure has the worker to itself, and says so.
+    pub(crate) async fn answer_call<B>(&self, head: Parts, body: B, arrived: Instant) -> Response<Bytes>
+    where
+        B: Body + Send + 'static,
+    {
+        let closed = async {
+            let claim = self.claim(self.lock_of_call(&head.headers), &head.headers, arrived).await?;
+            let closed = close_door(&Arrived { layer: self, claim: &claim, arrived }).await;
+            closed.map_err(|reason| Denial::of(&claim, reason))
+        };
+        match closed.await {
+            Ok(()) => {
+                let mut answer = Response::new(Bytes::new());
+                *answer.status_mut() = StatusCode::NO_CONTENT;
+                answer
+            }
+            Err(denial) => self.refuse(&head, body, denial, arrived),
+        }
     }
 }

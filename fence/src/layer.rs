@@ -1,48 +1,48 @@
-//! The layer: the way of a request, on one screen.
+//! The layer: the way of a request. A handler is called only with a request that has entered the gate of its lock.
+//! It does not know how a request gets in: that is `enter`.
 
-use std::error::Error;
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_policy::{LockKey, Rejection};
+use fencepost_locks::Timing;
+use fencepost_policy::{FenceToken, LockKey, Rejection, Verdict};
 use http::request::Parts;
-use http::{HeaderName, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
-use crate::claim::{Claim, Denial};
+use crate::claim::{Claim, Guard, NamedLock};
 use crate::discard::discard;
-use crate::enter::Entry;
+use crate::enter::{AtGate, QueuePlace, WaitingRoom, enter};
 use crate::fence_call::{FENCE_PATH, FenceCall};
-use crate::handoff::Turn;
+use crate::permit::WorkerPermit;
 use crate::refusal::{AnswerForm, FENCE_DECISION, FENCE_REASON, Refusal};
 use crate::request_body::RequestBody;
 use crate::response_body::ResponseBody;
-use crate::rules::{Guard, Rules};
-use crate::running::Running;
-use crate::shared::{Shared, Waiting};
+use crate::rules::{LockOf, Rules};
+use crate::shared::Shared;
 
-/// What only a fence says, beside the reason and the decision.
+/// The verdict, which only a fence may write, as the reason and the decision.
 const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
 
-/// Lets requests through only while their sender holds a lock. Made by [`LayerBuilder::layer`](crate::LayerBuilder::layer);
-/// cheap to clone. All layers of one [`Fence`](crate::Fence) that name the same lock share its gate.
+/// Lets requests through only while their sender holds a lock. [`LayerBuilder::layer`](crate::LayerBuilder::layer) makes it; clones are
+/// cheap. All layers of one [`Fence`](crate::Fence) that name the same lock share its gate.
 #[derive(Clone)]
 pub struct FenceLayer(pub(crate) Arc<Inner>);
 
-/// Holds up the requests behind one that has entered, until it has begun.
-type HeldTurn = Box<Turn<Waiting>>;
-
 pub(crate) struct Inner {
-    fence: Arc<Shared>,
-    guard: Guard,
-    rules: Rules,
+    pub(crate) fence: Arc<Shared>,
+    pub(crate) guard: Guard,
+    /// Finds the lock of a request, unless it is the same for all.
+    lock_of: Option<LockOf>,
+    pub(crate) rules: Rules,
 }
 
 /// A service behind a fence: [`FenceLayer`] makes it.
@@ -52,7 +52,7 @@ pub struct Fenced<S> {
     service: S,
 }
 
-/// In the extensions of each response that is a refusal: for whoever counts them, or words them otherwise.
+/// In the extensions of each response that is a refusal, for middleware that counts or rewrites refusals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// Why.
@@ -62,12 +62,11 @@ pub struct Refused {
 }
 
 impl FenceLayer {
-    pub(crate) fn new(fence: Arc<Shared>, guard: Guard, rules: Rules) -> FenceLayer {
-        FenceLayer(Arc::new(Inner { fence, guard, rules }))
+    pub(crate) fn new(fence: Arc<Shared>, guard: Guard, lock_of: Option<LockOf>, rules: Rules) -> FenceLayer {
+        FenceLayer(Arc::new(Inner { fence, guard, lock_of, rules }))
     }
 
-    /// A service that answers each request as a call of `POST /.well-known/fence`, for routers that bring that path elsewhere
-    /// than to this layer.
+    /// A service that answers each request as a call of `POST /.well-known/fence`, for routers that send that path elsewhere.
     pub fn fence_call(&self) -> FenceCall {
         FenceCall::new(self.clone())
     }
@@ -87,8 +86,7 @@ where
     S::Future: Send + 'static,
     S::Error: Send + 'static,
     B: Body + Send + 'static,
-    R: Body + Send + 'static,
-    R::Data: From<Bytes>,
+    R: Body<Data: From<Bytes> + Send, Error: Send> + Send + 'static,
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
@@ -100,8 +98,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let arrived = Instant::now();
-        // The one that is ready is this.
-        let next = self.service.clone();
+        let next = self.service.clone(); // `self.service` is the one that is ready.
         let service = std::mem::replace(&mut self.service, next);
         let layer = Arc::clone(&self.layer.0);
         Box::pin(async move { layer.serve(service, request, arrived).await })
@@ -120,75 +117,83 @@ impl Inner {
         S::Future: Send + 'static,
         S::Error: Send + 'static,
         B: Body + Send + 'static,
-        R: Body + Send + 'static,
+        R: Body<Data: Send, Error: Send> + Send + 'static,
     {
         let (mut head, body) = request.into_parts();
         if self.rules.answers_fence_call && head.method == Method::POST && head.uri.path() == FENCE_PATH {
             return Ok(self.answer_call(head, body, arrived).await.map(ResponseBody::own));
         }
-        let (running, turn) = match self.let_in(&head, arrived).await {
+        let (permit, place) = match self.let_in(&head, arrived).await {
             Ok(entered) => entered,
             Err(denial) => return Ok(self.refuse(&head, body, denial, arrived).map(ResponseBody::own)),
         };
-        head.extensions.insert(running.clone());
-        let body = RequestBody::new(body, running.clone(), &self.rules);
-        // Until the end of this, `running` is here too: also when it is dropped halfway, since what is awaited is dropped first.
+        head.extensions.insert(permit.clone());
+        let body = RequestBody::new(body, permit.clone(), &self.rules);
+        // The permit outlives the handler's future, also if this one is dropped halfway: what it awaits is dropped first.
         let answer = service.call(Request::from_parts(head, body));
         let mut response = if self.rules.detached {
-            in_turn(turn, to_its_end(answer, running.clone())).await?
+            in_turn(place, to_its_end(answer, permit.clone())).await?
         } else {
-            in_turn(turn, answer).await?
+            in_turn(place, answer).await?
         };
         keep_out_foreign_verdicts(&mut response);
-        Ok(ResponseBody::of(response, running, self.rules.streaming))
+        Ok(ResponseBody::of(response, permit, self.rules.streaming))
     }
 
-    /// Finds out what the request claims, and lets it in as soon as nothing of an earlier tenure runs.
+    /// Finds out what the request claims, and lets it in as soon as no request of an earlier tenure runs.
     ///
     /// # Errors
-    /// Why it is not let in.
-    async fn let_in(&self, head: &Parts, arrived: Instant) -> Result<(Running, Option<HeldTurn>), Denial> {
-        let claim = Claim::of(head, &self.guard, &self.rules, arrived).await?;
-        let entered = self.entry(&claim).enter().await;
-        let (admission, turn) = entered.map_err(|reason| claim.denied(reason))?;
-        // From here on it is given back, whatever happens.
-        let Claim { token, lock, .. } = claim;
-        let outer = head.extensions.get::<Running>().cloned();
-        let fence = Arc::clone(&self.fence);
-        Ok((Running::new(fence, lock, &token, admission, &self.rules, outer), turn))
-    }
-
-    fn entry<'c>(&'c self, claim: &'c Claim) -> Entry<'c> {
-        Entry { fence: &self.fence, claim, rules: &self.rules }
-    }
-
-    /// Waits until the caller's tenure has the worker to itself, and says so.
-    pub(crate) async fn answer_call<B>(&self, head: Parts, body: B, arrived: Instant) -> Response<Bytes>
-    where
-        B: Body + Send + 'static,
-    {
-        let closed = async {
-            let claim = Claim::of_call(&head.headers, &self.guard, &self.rules, arrived).await?;
-            let closed = self.entry(&claim).close_door().await;
-            closed.map_err(|reason| claim.denied(reason))
-        };
-        match closed.await {
-            Ok(()) => {
-                let mut answer = Response::new(Bytes::new());
-                *answer.status_mut() = StatusCode::NO_CONTENT;
-                answer
-            }
-            Err(denial) => self.refuse(&head, body, denial, arrived),
+    /// Why the request is not let in.
+    async fn let_in(
+        &self,
+        head: &Parts,
+        arrived: Instant,
+    ) -> Result<(WorkerPermit, Option<Box<QueuePlace<()>>>), Denial> {
+        let lock = self.guard.lock(|| {
+            let key = self.lock_of.as_ref().and_then(|lock_of| lock_of(head));
+            key.ok_or(Rejection::LockNotAllowed)
+        });
+        let claim = self.claim(lock, &head.headers, arrived).await?;
+        // Most requests that are refused need not come to the gate.
+        if let Verdict::Reject(reason) = claim.judge(&self.rules.timing(arrived)) {
+            return Err(Denial::of(&claim, reason));
         }
+        let at = Arrived { layer: self, claim: &claim, arrived };
+        let entered = enter(&at, |_: Option<()>| ready(Ok(()))).await;
+        let entered = entered.map_err(|reason: Rejection| Denial::of(&claim, reason))?;
+        let outer = head.extensions.get::<WorkerPermit>().cloned();
+        let permit = WorkerPermit::new(Arc::clone(&self.fence), &claim.token, entered.entry, &self.rules, outer);
+        Ok((permit, entered.place))
     }
 
-    /// Says why a request is not let in. What is left of its body is read and thrown away behind that.
-    fn refuse<B>(&self, head: &Parts, body: B, denial: Denial, arrived: Instant) -> Response<Bytes>
+    /// The claim of a request to that lock. The token is looked at first: a request without one costs no read of the store.
+    pub(crate) async fn claim(
+        &self,
+        lock: Result<NamedLock, Rejection>,
+        headers: &HeaderMap,
+        arrived: Instant,
+    ) -> Result<Claim, Denial> {
+        let denied =
+            |reason, lock: Option<&LockKey>, token| Denial { reason, lock: lock.cloned(), token, retry_after: 1 };
+        let lock = lock.map_err(|reason| denied(reason, None, None))?;
+        let token = self.rules.headers.token(headers).map_err(|reason| denied(reason, Some(lock.key()), None))?;
+        let lock = match lock {
+            NamedLock::Tracked(lock) => lock,
+            NamedLock::Unread(key) => {
+                let loaded = self.guard.load(&key, arrived + self.rules.confirm_timeout).await;
+                loaded.map_err(|reason| denied(reason, Some(&key), Some(token.clone())))?
+            }
+        };
+        Ok(Claim { token, lock })
+    }
+
+    /// Writes a refusal. What is left of the request's body is read and thrown away behind that.
+    pub(crate) fn refuse<B>(&self, head: &Parts, body: B, denial: Denial, arrived: Instant) -> Response<Bytes>
     where
         B: Body + Send + 'static,
     {
         discard(head, body);
-        let Denial { reason, lock, token, retry_after, error } = denial;
+        let Denial { reason, lock, token, retry_after } = denial;
         let decision = self.fence.next_decision();
         tracing::debug!(
             %decision,
@@ -196,7 +201,6 @@ impl Inner {
             owner = token.as_ref().map(|token| token.owner.as_bytes().escape_ascii().to_string()),
             revision = token.as_ref().map(|token| token.revision.get()),
             reason = reason.code(),
-            error = error.as_ref().map(|error| error as &dyn Error),
             waited = ?arrived.elapsed(),
             "request refused"
         );
@@ -209,27 +213,77 @@ impl Inner {
     }
 }
 
-/// Calls the handler. Who waits for its turn is next when it has been called and has begun: in the order of arrival, whatever their threads.
-async fn in_turn<F: Future>(mut turn: Option<HeldTurn>, answer: F) -> F::Output {
+/// Why a request, or a call of the fence, is refused.
+pub(crate) struct Denial {
+    reason: Rejection,
+    /// As far as they are known.
+    lock: Option<LockKey>,
+    token: Option<FenceToken<HeaderValue>>,
+    /// When to try again, where that helps, in seconds.
+    retry_after: u64,
+}
+
+impl Denial {
+    pub(crate) fn of(claim: &Claim, reason: Rejection) -> Denial {
+        let retry_after = if reason == Rejection::HandoffTimeout { claim.retry_after() } else { 1 };
+        Denial { reason, lock: Some(claim.lock.key().clone()), token: Some(claim.token.clone()), retry_after }
+    }
+}
+
+/// A request, or a call of the fence, before the gate of its lock.
+pub(crate) struct Arrived<'c> {
+    pub(crate) layer: &'c Inner,
+    pub(crate) claim: &'c Claim,
+    pub(crate) arrived: Instant,
+}
+
+impl AtGate for Arrived<'_> {
+    type HeldUp = ();
+
+    fn claim(&self) -> &Claim {
+        self.claim
+    }
+
+    fn timing(&self) -> Timing {
+        self.layer.rules.timing(self.arrived)
+    }
+
+    fn handoff_timeout(&self) -> Duration {
+        self.layer.rules.handoff_timeout
+    }
+
+    fn confirm_timeout(&self) -> Duration {
+        self.layer.rules.confirm_timeout
+    }
+
+    fn waiting_room(&self) -> &Arc<WaitingRoom> {
+        &self.layer.fence.waiting_room
+    }
+
+    fn hold_up(&self) {}
+}
+
+/// Calls the handler. The next request in the queue enters once this one has begun: in the order of arrival, whatever their threads.
+async fn in_turn<F: Future>(mut place: Option<Box<QueuePlace<()>>>, answer: F) -> F::Output {
     let mut answer = pin!(answer);
     poll_fn(|cx| {
         let polled = answer.as_mut().poll(cx);
-        turn = None;
+        place = None;
         polled
     })
     .await
 }
 
-/// Goes on when nobody waits for it any more; its request counts until then.
-async fn to_its_end<F>(answer: F, running: Running) -> F::Output
+/// Goes on when its client has left; the request counts until then.
+async fn to_its_end<F>(answer: F, permit: WorkerPermit) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    let work = tokio::spawn(async move { (answer.await, running) });
+    let work = tokio::spawn(async move { (answer.await, permit) });
     match work.await {
-        Ok((answer, _running)) => answer,
+        Ok((answer, _permit)) => answer,
         Err(error) => match error.try_into_panic() {
-            // It is for whoever would have had it otherwise.
+            // As if the handler had not been detached.
             Ok(panic) => resume_unwind(panic),
             // The runtime ends, and this with it.
             Err(_) => std::future::pending().await,
@@ -237,7 +291,7 @@ where
     }
 }
 
-/// What a client takes for a refusal is one: a handler does not get to say it, another fence within does.
+/// Takes the headers of a refusal off a handler's response, unless it is the refusal of another fence within.
 fn keep_out_foreign_verdicts<R>(response: &mut Response<R>) {
     if response.extensions().get::<Refused>().is_none() {
         for name in [FENCE_REASON, FENCE_DECISION, FENCE_VERDICT] {
@@ -250,8 +304,8 @@ impl fmt::Debug for FenceLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("FenceLayer");
         match &self.0.guard {
-            Guard::One(lock) => shown.field("lock", lock.key()),
-            Guard::Below { locks, .. } => shown.field("locks", locks),
+            Guard::Static(lock) => shown.field("lock", lock.key()),
+            Guard::Templated(locks) => shown.field("locks", locks),
         };
         shown.field("rules", &self.0.rules).finish_non_exhaustive()
     }

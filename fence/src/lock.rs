@@ -9,10 +9,11 @@ use fencepost_locks::{LockSpec, RecordFormat, TemplateSpec};
 use fencepost_policy::{Layout, LockKey};
 use http::HeaderName;
 
+use crate::claim::Guard;
 use crate::fence::Fence;
 use crate::layer::FenceLayer;
 use crate::readings::Reading;
-use crate::rules::{Guard, InvalidLock, Rules, Which, check_record};
+use crate::rules::{InvalidLock, Rules, Which, check_record};
 use crate::token::TokenHeaders;
 
 /// Says which lock guards a layer's requests, and by which rules: [`Fence::lock`] or [`Fence::locks_below`] begins it,
@@ -138,20 +139,21 @@ impl LayerBuilder {
             }
         }
         let (source, format) = (&fence.0.source, Arc::new(format));
-        let guard = match which {
+        let (guard, lock_of) = match which {
             Which::One(key) => {
                 let spec = LockSpec { key: LockKey::new(&key)?, format };
                 fence.0.readings.add(&Reading::One(spec.clone()))?;
-                Guard::One(source.track(spec).expect("whatever is tracked is read as its layer has it, and so is this"))
+                let lock = source.track(spec).expect("all layers of a fence read a lock in the same way");
+                (Guard::Static(lock), None)
             }
             Which::Below { prefix, lock } => {
                 let spec = TemplateSpec { prefix, format };
                 fence.0.readings.add(&Reading::Below(spec.clone()))?;
-                Guard::Below { locks: source.template(&spec), lock }
+                (Guard::Templated(source.template(&spec)), Some(lock))
             }
         };
         fence.0.keep_fresh(rules.max_age);
-        Ok(FenceLayer::new(fence.0, guard, rules))
+        Ok(FenceLayer::new(fence.0, guard, lock_of, rules))
     }
 }
 

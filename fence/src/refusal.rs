@@ -1,6 +1,5 @@
-//! What a refused request is told.
-//!
-//! A refusal never tells the present owner or revision: a zombie must not learn the token that would let it in.
+//! Writes refusals.
+//! A refusal never shows the present owner or revision: a zombie must not learn the token that would let it in.
 
 mod meaning;
 
@@ -35,7 +34,7 @@ const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+
 const HEADERS: usize = 6;
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// How a client wants to be answered.
+/// The form of an answer, as the client wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerForm {
     /// With a status and a problem document (RFC 9457).
@@ -63,7 +62,7 @@ fn is_grpc(kind: &[u8]) -> bool {
     kind.get(..GRPC.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(GRPC))
 }
 
-/// A refusal to be written.
+/// A refusal.
 #[derive(Debug)]
 pub struct Refusal<'a> {
     /// Why.
@@ -128,7 +127,7 @@ struct ProblemText {
     to_status: String,
     /// From there up to the lock's name.
     to_lock: String,
-    /// The same where there is no lock, with that.
+    /// From the status on, where there is no lock.
     through_no_lock: String,
 }
 

@@ -1,22 +1,22 @@
-//! The body of a request that has been let in: whole within its tenure, or cut.
+//! The body of an admitted request: whole within its tenure, or cut.
+//! It does not stop the handler.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use fencepost_locks::TrackedLock;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout};
 
+use crate::permit::WorkerPermit;
 use crate::rules::Rules;
-use crate::running::Running;
+use crate::tenure::TenureState;
 
-/// Why a body does not go on.
+/// Why a body ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError<E> {
-    /// The tenure that its request was let in under has ended, or may have for too long.
+    /// The tenure of its request has ended, or may have ended `handoff_timeout` ago.
     #[error("cut, since the tenure of its request has ended")]
     Cut,
     /// The body's own error.
@@ -25,16 +25,16 @@ pub enum BodyError<E> {
 }
 
 pin_project! {
-    /// The body of a request that has been let in.
+    /// The body of an admitted request.
     ///
-    /// Nothing more of it comes once its tenure has ended: then it fails with [`BodyError::Cut`], and what came so far is not the
-    /// whole. While news of the lock is older than `max_age`, or not believed because etcd went back, it pauses, since nobody knows whether the
-    /// tenure goes on; after `handoff_timeout` of that it is cut as well. The request counts as running for as long as this is kept.
+    /// It fails with [`BodyError::Cut`] once its tenure has ended: what came before is not the whole. It pauses while news of the lock is
+    /// older than `max_age`, or not believed because etcd went back. After a pause of `handoff_timeout` it is cut as well. The request counts
+    /// as running until this is dropped.
     pub struct RequestBody<B> {
         #[pin]
         body: B,
         stage: Stage,
-        vigil: Vigil,
+        check: PieceCheck,
     }
 }
 
@@ -45,28 +45,22 @@ enum Stage {
     Cut,
 }
 
-/// Looks after the tenure while a body is coming.
-struct Vigil {
+/// Looks at the tenure before each piece of a body.
+struct PieceCheck {
     max_age: Duration,
     pause_max: Duration,
     paused_since: Option<Instant>,
     /// Ready when it is time to look again.
     next_look: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
-    running: Running,
-}
-
-/// Whether the next piece may come.
-enum Way {
-    Open,
-    Paused,
-    Cut,
+    permit: WorkerPermit,
 }
 
 impl<B: Body> RequestBody<B> {
-    pub(crate) fn new(body: B, running: Running, rules: &Rules) -> RequestBody<B> {
+    pub(crate) fn new(body: B, permit: WorkerPermit, rules: &Rules) -> RequestBody<B> {
         let stage = if body.is_end_stream() { Stage::Whole } else { Stage::Coming };
         let (max_age, pause_max) = (rules.max_age, rules.handoff_timeout);
-        RequestBody { body, stage, vigil: Vigil { max_age, pause_max, paused_since: None, next_look: None, running } }
+        let check = PieceCheck { max_age, pause_max, paused_since: None, next_look: None, permit };
+        RequestBody { body, stage, check }
     }
 }
 
@@ -83,13 +77,9 @@ impl<B: Body> Body for RequestBody<B> {
             Stage::Coming => {}
             Stage::Whole | Stage::Cut => return Poll::Ready(None),
         }
-        match this.vigil.poll_way(cx) {
-            Way::Open => {}
-            Way::Paused => return Poll::Pending,
-            Way::Cut => {
-                *this.stage = Stage::Cut;
-                return Poll::Ready(Some(Err(BodyError::Cut)));
-            }
+        if !ready!(this.check.poll_goes_on(cx)) {
+            *this.stage = Stage::Cut;
+            return Poll::Ready(Some(Err(BodyError::Cut)));
         }
         let frame = ready!(this.body.as_mut().poll_frame(cx));
         let is_last = match &frame {
@@ -103,7 +93,7 @@ impl<B: Body> Body for RequestBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        // Not before this has said so itself: the end of a body is a piece of it.
+        // Not before `poll_frame` has returned the end: that is a piece of the body, too.
         self.stage != Stage::Coming
     }
 
@@ -115,48 +105,42 @@ impl<B: Body> Body for RequestBody<B> {
     }
 }
 
-impl Vigil {
-    /// Looks whether the next piece may come. `cx` hears when the answer may be another.
-    fn poll_way(&mut self, cx: &mut Context<'_>) -> Way {
+impl PieceCheck {
+    /// Whether the next piece may come; false once the tenure has ended, or may have for too long. Wakes the task for each change.
+    fn poll_goes_on(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let tenure = &self.permit.tenures()[0];
         loop {
-            // Before the look, so that no change is missed.
-            let (lock, period) = (self.running.tracked(), self.max_age / 10);
-            let next_look = self.next_look.get_or_insert_with(|| Box::pin(until_next_look(Arc::clone(lock), period)));
+            // Before the look, so that no change is missed. News that date many locks at once wake nobody.
+            let next_look = self.next_look.get_or_insert_with(|| {
+                let (tenure, period) = (tenure.clone(), self.max_age / 10);
+                Box::pin(async move { _ = timeout(period, tenure.changed()).await })
+            });
             if next_look.as_mut().poll(cx).is_pending() {
-                return self.way();
+                break;
             }
             self.next_look = None;
         }
-    }
-
-    fn way(&mut self) -> Way {
-        if self.running.has_ended() {
-            return Way::Cut;
+        if self.permit.has_ended() {
+            return Poll::Ready(false);
         }
-        let now = Instant::now();
-        let lock = self.running.tracked();
-        if lock.view().good_for(self.max_age, now).is_some() {
-            self.paused_since = None;
-            return Way::Open;
+        match tenure.state() {
+            TenureState::Good { .. } => {
+                self.paused_since = None;
+                Poll::Ready(true)
+            }
+            TenureState::Ended => Poll::Ready(false),
+            TenureState::Stale => {
+                tenure.next_look();
+                let since = *self.paused_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= self.pause_max { Poll::Ready(false) } else { Poll::Pending }
+            }
         }
-        lock.want_news(self.max_age);
-        let since = *self.paused_since.get_or_insert(now);
-        if now.saturating_duration_since(since) >= self.pause_max { Way::Cut } else { Way::Paused }
-    }
-}
-
-/// News of a lock that is found in requests may get younger without a word.
-async fn until_next_look(lock: Arc<TrackedLock>, period: Duration) {
-    let changed = lock.gate_changed();
-    tokio::select! {
-        () = changed => {}
-        () = sleep(period) => {}
     }
 }
 
 impl<B> std::fmt::Debug for RequestBody<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Vigil { running, .. } = &self.vigil;
-        f.debug_struct("RequestBody").field("stage", &self.stage).field("running", running).finish_non_exhaustive()
+        let permit = &self.check.permit;
+        f.debug_struct("RequestBody").field("stage", &self.stage).field("permit", permit).finish_non_exhaustive()
     }
 }

@@ -1,24 +1,25 @@
-//! The body of a response: the handler's, with the request's place at the gate, or a refusal's.
+//! The body of a response: the handler's, with the request's permit, or a refusal's.
+//! It does not end the handler.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::sync::mpsc;
 
-use crate::endless::{Endless, is_event_stream};
+use crate::endless::{Piece, is_event_stream, pieces};
+use crate::permit::WorkerPermit;
 use crate::request_body::BodyError;
-use crate::running::Running;
 
 pin_project! {
     /// The body of a response. The request counts as running until this has ended or is dropped.
     ///
-    /// It fails with [`BodyError::Cut`] where it goes on until somebody ends it (`text/event-stream`, or
-    /// [`LayerBuilder::streaming`](crate::LayerBuilder::streaming)) and its tenure has ended.
-    pub struct ResponseBody<R> {
+    /// A response without an end of its own fails with [`BodyError::Cut`] when its tenure ends: one of type `text/event-stream`, or any with
+    /// [`LayerBuilder::streaming`](crate::LayerBuilder::streaming).
+    pub struct ResponseBody<R: Body> {
         #[pin]
         inner: Inner<R>,
     }
@@ -27,29 +28,29 @@ pin_project! {
 pin_project! {
     #[project = InnerProjection]
     #[project_replace = InnerReplaced]
-    enum Inner<R> {
-        // In this order they are dropped: the place at the gate goes last.
-        Handlers { #[pin] body: R, running: Running },
-        Endless { body: Arc<Endless<R>> },
+    enum Inner<R: Body> {
+        // Dropped in this order: the permit goes last.
+        Handlers { #[pin] body: R, permit: WorkerPermit },
+        Endless { pieces: mpsc::Receiver<Piece<R>> },
         Own { bytes: Option<Bytes> },
     }
 }
 
-impl<R> ResponseBody<R> {
+impl<R: Body> ResponseBody<R> {
     pub(crate) fn own(bytes: Bytes) -> ResponseBody<R> {
         ResponseBody { inner: Inner::Own { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
     }
 }
 
-impl<R: Body + Send + 'static> ResponseBody<R> {
-    /// The handler's.
-    pub(crate) fn of(response: Response<R>, running: Running, streaming: bool) -> Response<ResponseBody<R>> {
+impl<R: Body<Data: Send, Error: Send> + Send + 'static> ResponseBody<R> {
+    /// The handler's response, with the request's permit.
+    pub(crate) fn of(response: Response<R>, permit: WorkerPermit, streaming: bool) -> Response<ResponseBody<R>> {
         let is_endless = streaming || is_event_stream(response.headers());
         response.map(|body| ResponseBody {
             inner: if is_endless {
-                Inner::Endless { body: Endless::begin(body, running) }
+                Inner::Endless { pieces: pieces(body, permit) }
             } else {
-                Inner::Handlers { body, running }
+                Inner::Handlers { body, permit }
             },
         })
     }
@@ -72,7 +73,9 @@ where
             InnerProjection::Own { bytes } => {
                 return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes.into()))));
             }
-            InnerProjection::Endless { body } => body.poll_frame(cx),
+            InnerProjection::Endless { pieces } => {
+                pieces.poll_recv(cx).map(|piece| piece.unwrap_or(Some(Err(BodyError::Cut))))
+            }
             InnerProjection::Handlers { body, .. } => {
                 body.poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Body)))
             }
@@ -86,7 +89,7 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.inner {
             Inner::Handlers { body, .. } => body.is_end_stream(),
-            Inner::Endless { body } => body.is_end_stream(),
+            Inner::Endless { .. } => false,
             Inner::Own { bytes } => bytes.is_none(),
         }
     }
@@ -100,7 +103,7 @@ where
     }
 }
 
-impl<R> std::fmt::Debug for ResponseBody<R> {
+impl<R: Body> std::fmt::Debug for ResponseBody<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match &self.inner {
             Inner::Handlers { .. } => "of the handler",

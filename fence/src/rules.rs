@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_locks::{RecordFormat, TemplatedLocks, Timing, TrackedLock};
+use fencepost_locks::{RecordFormat, Timing};
 use fencepost_policy::{InvalidLockKey, Layout, LockKey};
 use http::HeaderName;
 use http::request::Parts;
@@ -19,12 +19,6 @@ pub(crate) type LockOf = Arc<dyn Fn(&Parts) -> Option<LockKey> + Send + Sync>;
 pub(crate) enum Which {
     One(String),
     Below { prefix: String, lock: LockOf },
-}
-
-/// The lock or locks of a layer, tracked.
-pub(crate) enum Guard {
-    One(Arc<TrackedLock>),
-    Below { locks: TemplatedLocks, lock: LockOf },
 }
 
 /// By which rules a layer judges.

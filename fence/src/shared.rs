@@ -1,18 +1,16 @@
 //! What the layers of a fence share.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fencepost_locks::{LockSource, TrackedLock};
-use fencepost_policy::OrphanId;
+use fencepost_locks::LockSource;
 use tokio::time::Instant;
 
+use crate::enter::WaitingRoom;
+use crate::permit::Orphan;
 use crate::readings::Readings;
-
-/// How many requests wait at barriers in all, beside the 1,000 of each lock.
-const WAITING_MAX: usize = 10_000;
 
 /// What the layers of a fence share.
 pub(crate) struct Shared {
@@ -20,18 +18,11 @@ pub(crate) struct Shared {
     pub(crate) readings: Readings,
     /// The smallest `max_age` of all layers.
     max_age: Mutex<Duration>,
-    orphans: Mutex<Vec<Orphan>>,
-    waiting: AtomicUsize,
+    /// Requests that may have left something running, until their time has come.
+    orphans: Mutex<Vec<(Instant, Orphan)>>,
+    pub(crate) waiting_room: Arc<WaitingRoom>,
     /// Tells this process from others, in the ids of refusals; and the number of the next.
     decisions: (u32, AtomicU64),
-}
-
-/// A request that may have left something running. It is held until its time has come, so that no cache forgets the gate
-/// that counts it.
-struct Orphan {
-    lock: Arc<TrackedLock>,
-    id: OrphanId,
-    until: Instant,
 }
 
 impl Shared {
@@ -41,7 +32,7 @@ impl Shared {
             readings: Readings::default(),
             max_age: Mutex::new(Duration::MAX),
             orphans: Mutex::default(),
-            waiting: AtomicUsize::new(0),
+            waiting_room: Arc::default(),
             decisions: (random(), AtomicU64::new(1)),
         }
     }
@@ -61,65 +52,19 @@ impl Shared {
         format!("{process:08x}-0-{:x}", next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Holds a request that may have left something running, until its time has come.
-    pub(crate) fn keep_orphan(&self, lock: Arc<TrackedLock>, id: OrphanId, until: Instant) {
+    /// Keeps an orphan until its time has come, so that no cache forgets the gate that counts it.
+    pub(crate) fn keep_orphan(&self, orphan: Orphan, until: Instant) {
         let now = Instant::now();
-        let over: Vec<Orphan> = {
-            let mut orphans = self.orphans();
-            orphans.push(Orphan { lock, id, until });
-            orphans.extract_if(.., |orphan| orphan.until <= now).collect()
+        let over: Vec<_> = {
+            let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner); // Requests end in panics too.
+            orphans.push((until, orphan));
+            orphans.extract_if(.., |(until, _)| *until <= now).collect()
         };
-        // Nobody waits for these any more: the gate goes by their time.
-        for Orphan { lock, id, .. } in over {
-            lock.end_orphan(id);
-        }
-    }
-
-    fn orphans(&self) -> MutexGuard<'_, Vec<Orphan>> {
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner) // Requests end in panics too.
+        // The gate goes by their time, so nobody waits for these any more.
+        over.iter().for_each(|(_, orphan)| _ = orphan.end());
     }
 }
 
 fn random() -> u32 {
     (RandomState::new().hash_one(std::process::id()) >> 32) as u32
-}
-
-/// One of those that wait at barriers, for as long as this lives.
-pub(crate) struct Waiting(Arc<Shared>);
-
-impl Waiting {
-    /// Counts one more request that waits. `None` if too many wait already.
-    pub(crate) fn join(shared: &Arc<Shared>) -> Option<Waiting> {
-        let joined = Waiting(Arc::clone(shared));
-        (shared.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(joined)
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::iter::repeat_with;
-
-    use fencepost_locks::{MemoryStore, SourceOptions};
-
-    use super::*;
-
-    #[test]
-    fn ten_thousand_wait_at_barriers_and_one_more_only_when_another_has_left() {
-        let source = LockSource::spawn("memory", SourceOptions::default(), MemoryStore::new).unwrap();
-        let shared = Arc::new(Shared::new(source));
-        let join = || Waiting::join(&shared);
-        let mut waiting: Vec<Waiting> = repeat_with(join).map_while(|joined| joined).take(10_001).collect();
-        assert_eq!(waiting.len(), 10_000);
-        assert!(join().is_none());
-        waiting.pop();
-        assert!(join().is_some());
-        drop(waiting);
-        assert_eq!(shared.waiting.load(Ordering::Relaxed), 0);
-    }
 }

@@ -35,7 +35,7 @@ fn every_kept_input_leaves_every_target_content() {
 }
 
 #[test]
-fn every_target_has_inputs_to_begin_with_and_every_input_a_target() {
+fn every_target_has_inputs_and_every_input_a_target() {
     for target in TARGETS {
         assert!(!inputs("seeds", target.name).is_empty(), "{} has no seeds", target.name);
     }

@@ -31,12 +31,11 @@ mod watchdog;
 mod while_held;
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::{AcquireError, Etcd, EtcdBuilder, Lock, LockKey, Owner, StoreError, Tenure};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getrlimit, setrlimit};
+use crate::{AcquireError, Etcd, EtcdBuilder, Lock, LockKey, StoreError, Tenure};
+use rustix::process::{Pid, Resource, Signal, getpid, getrlimit};
 use tokio::time::sleep;
 
 pub use self::header_names::HeaderNames;
@@ -47,14 +46,13 @@ pub use self::starter::become_command;
 pub use self::watchdog::watch_over as run_watchdog;
 
 use self::console::{Console, ConsoleWriter};
-use self::exit::Exit;
+use self::exit::{Exit, with_causes};
 use self::fence_call::FenceCall;
 use self::process_tree::reap;
 use self::proxy_link::ProxyLink;
 use self::settings::TRY_WITHIN;
 use self::signals::{Signals, asks_to_end};
 use self::stamp::Outlet;
-use self::starter::Starter;
 use self::under_lock::End;
 use self::watchdog::Watchdog;
 
@@ -96,12 +94,8 @@ struct Hold {
     outlets: Vec<Outlet>,
     signals: Signals,
     watchdog: Watchdog,
-    /// What becomes the command under the next tenure; `None` if it has ended.
-    starter: Option<Starter>,
     /// Children of this process that have nothing to do with the lock: the watchdog, and those that were there before.
     others: Vec<Pid>,
-    /// How many descriptors this process was to have, and the command is; `None` if there is no limit.
-    own_descriptors: Option<u64>,
     /// How many connections to --stamp the command may have.
     connections_max: usize,
     console: Console,
@@ -109,11 +103,11 @@ struct Hold {
 
 impl Hold {
     fn prepare(settings: HoldSettings, console: Console) -> Result<Hold, Exit> {
-        let etcd_access = settings.etcd_files().read().map_err(Exit::Usage)?;
+        let etcd_access = settings.etcd_files().read().map_err(Exit::usage)?;
         let etcd = settings.etcd(etcd_access.clone(), &console)?;
         let lock = settings.lock(&etcd)?;
         let names = &settings.header_names;
-        names.check().map_err(Exit::Usage)?;
+        names.check().map_err(Exit::usage)?;
         settings.check_addresses()?;
         let tls = settings.proxy_tls(&console)?;
         let link = |to| ProxyLink::new(to, tls.as_ref());
@@ -123,16 +117,14 @@ impl Hold {
             .iter()
             .map(|rule| Outlet::new(rule.listen, link(&rule.to), names, console.clone()))
             .collect();
-        let failed = |what: &str, error: std::io::Error| Exit::Failed(format!("{what}: {error}"));
+        let failed = |what: &str, error: std::io::Error| Exit::failed(format!("{what}: {error}"));
         process_tree::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
         let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
-        let own_descriptors = getrlimit(Resource::Nofile).current;
-        let descriptors = raise_descriptor_limit();
         let mut others = process_tree::children(getpid())
             .map_err(|error| failed("this process's children cannot be seen", error))?;
         let watchdog = Watchdog::start(&others).map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
-        let connections_max = stamp::connections_max(descriptors);
+        let connections_max = stamp::connections_max(getrlimit(Resource::Nofile).current);
         Ok(Hold {
             settings,
             etcd,
@@ -142,9 +134,7 @@ impl Hold {
             outlets,
             signals,
             watchdog,
-            starter: None,
             others,
-            own_descriptors,
             connections_max,
             console,
         })
@@ -154,11 +144,6 @@ impl Hold {
     async fn run(&mut self) -> Exit {
         let mut is_first = true;
         loop {
-            // Ready before the lock is there, so that nobody waits for it then.
-            match self.settings.starter(self.own_descriptors) {
-                Ok(starter) => self.starter = Some(starter),
-                Err(exit) => return exit,
-            }
             let tenure = match self.acquire(is_first).await {
                 Ok(tenure) => tenure,
                 Err(exit) => return exit,
@@ -174,7 +159,7 @@ impl Hold {
             self.give_back(tenure).await;
             match end {
                 End::Exit(exit) => return exit,
-                End::Lost(over) if self.settings.once => return Exit::Lost(over),
+                End::Lost(over) if self.settings.once => return Exit::lost(over),
                 End::Lost(_) => {}
             }
         }
@@ -196,15 +181,15 @@ impl Hold {
                     Ok(tenure) => return Ok(tenure),
                     Err(error) => error,
                 },
-                exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => return Err(exit),
+                exit = interrupted(&mut self.signals, self.watchdog.id()) => return Err(exit),
                 never = &mut silence => match never {},
             };
             match failed {
                 AcquireError::Held { owner } => {
-                    return Err(Exit::Conflict {
-                        code: self.settings.conflict_exit_code,
-                        owner: owner_in_words(&owner),
-                    });
+                    // An empty name is quoted.
+                    let owner = Some(owner.to_string()).filter(|owner| !owner.is_empty());
+                    let owner = owner.unwrap_or_else(|| r#""""#.to_owned());
+                    return Err(Exit::new(self.settings.conflict_exit_code, format!("the lock is held by {owner}")));
                 }
                 // Whoever has held the lock goes on trying: there is nothing else to do for a master that waits for its etcd.
                 AcquireError::Store(StoreError::Unavailable(why)) if !is_first && !self.settings.once => {
@@ -213,10 +198,10 @@ impl Hold {
                 }
                 error @ AcquireError::Store(StoreError::NoLogin) => {
                     let why = with_causes(&error);
-                    return Err(Exit::Failed(format!("{why}: give --etcd-user and --etcd-password-file")));
+                    return Err(Exit::failed(format!("{why}: give --etcd-user and --etcd-password-file")));
                 }
                 error @ (AcquireError::Store(_) | AcquireError::Clock(_)) => {
-                    return Err(Exit::Failed(with_causes(&error)));
+                    return Err(Exit::failed(with_causes(&error)));
                 }
             }
         }
@@ -251,43 +236,13 @@ async fn say_when_silent(etcd: Etcd, key: LockKey, console: Console) -> Infallib
     }
 }
 
-/// Returns when there is no use in going on before the command has been started.
-async fn interrupted(signals: &mut Signals, watchdog: Pid, starter: &mut Option<Starter>) -> Exit {
+/// Returns when a signal, or the end of the watchdog, ends this process before it has started the command.
+async fn interrupted(signals: &mut Signals, watchdog: Pid) -> Exit {
     loop {
         match signals.next().await {
-            Signal::CHILD => {
-                let reaped = reap(starter.as_ref().map(Starter::id), watchdog);
-                if reaped.watchdog {
-                    return Exit::Failed("the watchdog has ended".to_owned());
-                }
-                if reaped.command.is_some()
-                    && let Some(starter) = starter.take()
-                {
-                    starter.ended();
-                }
-            }
-            signal if asks_to_end(signal) => return Exit::Signal(signal),
+            Signal::CHILD if reap(None, watchdog).watchdog => return Exit::failed("the watchdog has ended"),
+            signal if asks_to_end(signal) => return Exit::signalled(signal),
             _ => {}
         }
     }
-}
-
-/// An error and its causes, in one line.
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-/// An owner's name in a message: an empty one is quoted.
-fn owner_in_words(owner: &Owner) -> String {
-    let owner = owner.to_string();
-    if owner.is_empty() { r#""""#.to_owned() } else { owner }
-}
-
-/// Raises the process's limit of open files as far as it may be, and returns it. `None`: there is no limit.
-fn raise_descriptor_limit() -> Option<usize> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let limit = if raised.is_ok() { maximum } else { current };
-    limit.and_then(|limit| usize::try_from(limit).ok())
 }

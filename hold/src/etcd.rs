@@ -1,7 +1,6 @@
 //! etcd, as a lock's holder uses it: the shared client, with what is given back in the background.
 
 mod calls;
-mod watch;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -9,11 +8,10 @@ use std::time::Duration;
 
 use fencepost_locks::{EtcdAccess, EtcdClient, EtcdTls, EtcdUser};
 use fencepost_tls::ClientTls;
-use tokio::sync::watch as channel;
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
-pub(crate) use self::calls::{Mine, Place, Taking};
-pub(crate) use self::watch::{Change, Gone};
+pub(crate) use self::calls::{Change, Mine, Taking};
 use crate::error::{InvalidEtcd, StoreError};
 
 /// How long whoever ends waits for what is given back in the background.
@@ -29,8 +27,8 @@ pub struct Etcd(Arc<Shared>);
 struct Shared {
     client: EtcdClient,
     access: Arc<EtcdAccess>,
-    /// How many are giving something back in the background.
-    settling: channel::Sender<usize>,
+    /// What is given back in the background.
+    settling: TaskTracker,
 }
 
 impl Etcd {
@@ -79,33 +77,19 @@ impl Etcd {
     /// Returns once whatever was given up on this cluster has been given back there, or can't be: a lock that was waited for
     /// no longer, a tenure that was dropped. Takes 3 s at most. To be called before the runtime ends.
     pub async fn settled(&self) {
-        let mut settling = self.0.settling.subscribe();
-        // The channel's other end is our own.
-        let _ = timeout(SETTLED_WITHIN, settling.wait_for(|running| *running == 0)).await;
+        self.0.settling.close();
+        let _ = timeout(SETTLED_WITHIN, self.0.settling.wait()).await;
     }
 
     /// Does something in the background that [`Etcd::settled`] waits for. Without a runtime it is not done.
     pub(crate) fn settle(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        self.0.settling.send_modify(|running| *running += 1);
-        let settling = Settling(self.clone());
-        runtime.spawn(async move {
-            work.await;
-            drop(settling);
-        });
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            self.0.settling.spawn_on(work, &runtime);
+        }
     }
 
     pub(crate) fn client(&self) -> &EtcdClient {
         &self.0.client
-    }
-}
-
-/// Counts while it lives, also if its task is given up.
-struct Settling(Etcd);
-
-impl Drop for Settling {
-    fn drop(&mut self) {
-        self.0.0.settling.send_modify(|running| *running -= 1);
     }
 }
 
@@ -153,7 +137,7 @@ impl EtcdBuilder {
         let endpoints = checked(&self.endpoints)?;
         let access = Arc::new(EtcdAccess::new(self.tls()?, self.user));
         let client = EtcdClient::new(&endpoints, &access);
-        Ok(Etcd(Arc::new(Shared { client, access, settling: channel::Sender::new(0) })))
+        Ok(Etcd(Arc::new(Shared { client, access, settling: TaskTracker::new() })))
     }
 
     fn tls(&self) -> Result<Option<EtcdTls>, InvalidEtcd> {

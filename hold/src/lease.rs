@@ -1,8 +1,6 @@
 //! A lease: what a lock hangs on.
 
-use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fencepost_locks::Within;
@@ -26,42 +24,31 @@ pub(crate) struct Lease {
     pub(crate) ttl: Duration,
     /// When the last renewal that was confirmed was sent.
     confirmed: Mutex<BootInstant>,
-    /// Whether etcd was asked for it, so that there may be one, and nobody has tried to give it back.
-    may_stand: Arc<AtomicBool>,
+    /// Whether it is to be given back when it is dropped.
+    may_stand: bool,
 }
 
 impl Lease {
     /// A new one.
     ///
     /// # Cancel safety
-    /// If it is given up once etcd was asked for it, it is granted all the same, and given back then: a revocation that
-    /// overtook the grant would find nothing to revoke.
+    /// If it is given up, it is granted all the same, and given back then: a revocation that overtook the grant would find nothing
+    /// to revoke.
     pub(crate) async fn grant(etcd: &Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
-        let (mut grant, granted) = oneshot::channel();
-        let (for_task, may_stand) = (etcd.clone(), Arc::new(AtomicBool::new(false)));
-        etcd.settle(async move {
-            tokio::select! {
-                // Where nobody waits for it any more, it is dropped here.
-                granted = Lease::granted(for_task, ttl, within, Arc::clone(&may_stand)) => drop(grant.send(granted)),
-                () = given_up_unasked(&mut grant, &may_stand) => {}
-            }
-        });
+        let (grant, granted) = oneshot::channel();
+        let for_task = etcd.clone();
+        // Where nobody waits for it any more, the lease is dropped here.
+        etcd.settle(async move { drop(grant.send(Lease::granted(for_task, ttl, within).await)) });
         granted.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the runtime is shutting down".to_owned())))
     }
 
-    async fn granted(
-        etcd: Etcd,
-        ttl: Duration,
-        within: Duration,
-        may_stand: Arc<AtomicBool>,
-    ) -> Result<Lease, StoreError> {
+    async fn granted(etcd: Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
         // From 1 on: etcd takes 0 as a wish for a number of its own choice.
         let id = i64::try_from(random() >> 1).unwrap_or(i64::MAX).max(1);
         let confirmed = Mutex::new(BootInstant::now());
         // Made before anything is sent, so that whatever becomes of the call is given back.
-        let mut lease = Lease { etcd, id, ttl, confirmed, may_stand };
-        let asked = || lease.may_stand.store(true, Ordering::Relaxed);
-        lease.ttl = lease.etcd.client().grant(id, ttl, Within::altogether(within), asked).await?;
+        let mut lease = Lease { etcd, id, ttl, confirmed, may_stand: true };
+        lease.ttl = lease.etcd.client().grant(id, ttl, Within::altogether(within)).await?;
         Ok(lease)
     }
 
@@ -94,16 +81,16 @@ impl Lease {
     }
 
     /// Gives it back, and with it whatever hangs on it. Where that fails it is left to run out: it was tried for as long as it may take.
-    pub(crate) async fn give_back(self) -> Result<(), StoreError> {
+    pub(crate) async fn give_back(mut self) -> Result<(), StoreError> {
         let revoked = self.etcd.client().revoke(self.id, Within::altogether(GIVE_BACK_WITHIN)).await;
-        self.may_stand.store(false, Ordering::Relaxed);
+        self.may_stand = false;
         revoked
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if !self.may_stand.load(Ordering::Relaxed) {
+        if !self.may_stand {
             return;
         }
         let (etcd, id) = (self.etcd.clone(), self.id);
@@ -112,15 +99,6 @@ impl Drop for Lease {
                 debug!(%error, "a lease is left to run out");
             }
         });
-    }
-}
-
-/// Returns once nobody waits for a lease any more that etcd was not asked for by then.
-async fn given_up_unasked<T>(grant: &mut oneshot::Sender<T>, may_stand: &AtomicBool) {
-    grant.closed().await;
-    if may_stand.load(Ordering::Relaxed) {
-        // What becomes of it is to be found out.
-        pending().await
     }
 }
 

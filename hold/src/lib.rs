@@ -31,10 +31,10 @@
 //! transaction that succeeds only where there is no such key. The revision of that write names the tenure. It is removed by
 //! revoking the lease, which removes exactly what hangs on it: never another holder's record.
 //!
-//! Who waits watches the key and does not poll: beside the renewals of its lease, it sends a quorum read of one key every third of
-//! the time to live, every 10 s at least, since a watch tells nothing more when etcd was taken back to a backup. With
-//! [`LockBuilder::queue`], who waits also has an entry below `<key>.queue/`, and takes its turn in the order of arrival; one
-//! who comes without `queue` may still be faster when the lock gets free. Choose no lock key below `<key>.queue/`.
+//! A waiting contender watches the key. Beside the renewals of its lease, it tries again every third of the time to live, every
+//! 10 s at least, since a watch tells nothing more when etcd was taken back to a backup. With [`LockBuilder::queue`], it also has an
+//! entry below `<key>.queue/`, and takes its turn in the order of arrival. One that comes without `queue` may still be faster when
+//! the lock gets free. Choose no lock key below `<key>.queue/`.
 //!
 //! # Until when a lock is held
 //!

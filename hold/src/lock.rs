@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use fencepost_policy::{InvalidLockKey, LockKey, Owner};
+use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use crate::clock::{Alarm, BootInstant};
 use crate::error::{AcquireError, StoreError};
-use crate::etcd::{Etcd, Gone, Mine, Place, Taking};
+use crate::etcd::{Etcd, Mine, Taking};
 use crate::lease::Lease;
 use crate::tenure::Tenure;
 
 /// How many bytes an owner's name may have. Percent-encoded it is of three times as many at most: enough room is left in the head of a request
 /// as proxies take it, and in the pipe by which a command is told.
 const OWNER_BYTES_MAX: usize = 4096;
+
+/// How many refusals in a row end the wait for a lock. Not one: a new password may stand in its file before etcd knows it.
+const REFUSALS_MAX: u32 = 3;
 
 /// Why there is no such lock.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -201,48 +205,71 @@ impl Lock {
     }
 
     /// Takes the lock when it is free and, if we queue, everybody before us has had it.
+    ///
+    /// It tries again when the watch tells of a change, and every [`look_every`] besides: a watch is silent of much when the store was
+    /// taken back to a backup. Once it waits, it outlasts that etcd does not answer, and some refusals.
     async fn take_in_turn(&self, lease: &Lease) -> Result<Won, StoreError> {
-        let mut place = None;
+        let pause = look_every(lease.ttl);
+        // How often etcd has refused in a row; `None` before we wait.
+        let mut refusals = None;
         loop {
-            if self.queue && place.is_none() {
-                place = Some(self.advance(lease).await?);
+            let error = match self.try_turn(lease).await {
+                Ok(Turn::Won(won)) => return Ok(won),
+                Ok(Turn::Behind { key, as_of }) => {
+                    debug!(lock = %self.key, key, "waiting");
+                    refusals = Some(0);
+                    // Which of the two came does not matter.
+                    let _ = timeout(pause, self.etcd.change(&key, as_of + 1)).await;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match &mut refusals {
+                Some(_) if matches!(error, StoreError::Unavailable(_)) => {}
+                Some(count) if *count + 1 < REFUSALS_MAX => *count += 1,
+                Some(_) | None => return Err(error),
+            }
+            debug!(lock = %self.key, %error, "the lock cannot be looked at");
+            sleep(pause).await;
+        }
+    }
+
+    /// Takes the lock, unless somebody else has it or is before us in the queue. Each waits for the one before it only, so that a
+    /// place that gets free wakes one.
+    async fn try_turn(&self, lease: &Lease) -> Result<Turn, StoreError> {
+        loop {
+            let mut place = None;
+            if self.queue {
+                let queue = format!("{}.queue/", self.key);
+                // Where our place still stands, it is the one we get.
+                let ours = self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within).await?;
+                if let Some((key, as_of)) = self.etcd.predecessor(&queue, &ours, self.answer_within).await? {
+                    return Ok(Turn::Behind { key, as_of });
+                }
+                place = Some(ours);
             }
             let confirmed = lease.confirmed();
             match self.etcd.take(&self.key, &self.owner, lease.id, place.as_ref(), self.answer_within).await? {
-                Taking::Taken(created) => return Ok(Won { created, confirmed }),
-                Taking::Held { owner, as_of } => {
-                    debug!(lock = %self.key, holder = %owner, "waiting for the lock");
-                    match self.etcd.gone(self.key.as_str(), as_of + 1, look_every(lease.ttl)).await {
-                        Gone::Surely => {}
-                        // So may be our place.
-                        Gone::Perhaps => place = None,
-                    }
-                }
-                // Somebody removed our entry: we queue anew, at the end.
-                Taking::EntryGone => place = None,
+                Taking::Taken(created) => return Ok(Turn::Won(Won { created, confirmed })),
+                Taking::Held { as_of, .. } => return Ok(Turn::Behind { key: self.key.to_string(), as_of }),
+                // Somebody has removed our entry meanwhile: we queue anew, at the end.
+                Taking::EntryGone => {}
             }
         }
-    }
-
-    /// Takes a place in the queue and waits until nobody is before us: each waits for the one before it only, so that a
-    /// place that gets free wakes one.
-    async fn advance(&self, lease: &Lease) -> Result<Place, StoreError> {
-        let queue = format!("{}.queue/", self.key);
-        let enqueue = || self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within);
-        let mut place = enqueue().await?;
-        while let Some((before, as_of)) = self.etcd.predecessor(&queue, &place, self.answer_within).await? {
-            debug!(lock = %self.key, before, "waiting in the queue");
-            match self.etcd.gone(&before, as_of + 1, look_every(lease.ttl)).await {
-                Gone::Surely => {}
-                // So may be our own place: where it is not, this is the same one.
-                Gone::Perhaps => place = enqueue().await?,
-            }
-        }
-        Ok(place)
     }
 }
 
-/// How often whoever waits looks at what it waits for: as often as it renews its lease, and often enough for the longest of them.
+/// What an attempt to take a lock came to.
+enum Turn {
+    Won(Won),
+    /// Somebody has that key, the lock or an earlier place in the queue, as of this revision of the store.
+    Behind {
+        key: String,
+        as_of: i64,
+    },
+}
+
+/// How often a waiting contender tries again: as often as it renews its lease, and often enough for the longest of them.
 fn look_every(ttl: Duration) -> Duration {
     (ttl / 3).min(Duration::from_secs(10))
 }

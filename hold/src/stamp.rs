@@ -1,11 +1,11 @@
 //! A tower layer that puts a tenure on requests, and refuses to send them once it is over.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::future::{Ready, ready};
+use std::task::{Context, Poll};
 
 use fencepost_policy::{LockKey, Owner, Revision, percent_encoded};
+use futures_util::future::{Either, FutureExt, Map};
 use http::{HeaderName, HeaderValue, Request, Response};
-use pin_project_lite::pin_project;
 use tokio::sync::watch;
 use tower::{Layer, Service};
 
@@ -153,7 +153,7 @@ where
 {
     type Response = Response<R>;
     type Error = StampError<S::Error>;
-    type Future = Answer<S::Future>;
+    type Future = Answer<S::Future, R, S::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.service.poll_ready(context).map_err(StampError::Service)
@@ -161,45 +161,23 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         match self.layer.stamp(&mut request) {
-            Ok(()) => Answer { outcome: Outcome::Sent { answer: self.service.call(request) } },
-            Err(over) => Answer { outcome: Outcome::NotSent { over } },
+            Ok(()) => Either::Left(self.service.call(request).map(without_refusal as Judge<R, S::Error>)),
+            Err(over) => Either::Right(ready(Err(StampError::TenureOver(over)))),
         }
     }
 }
 
-pin_project! {
-    /// The answer to a stamped request.
-    #[derive(Debug)]
-    pub struct Answer<F> {
-        #[pin]
-        outcome: Outcome<F>,
-    }
-}
+/// The answer to a stamped request.
+pub type Answer<F, R, E> = Either<Map<F, Judge<R, E>>, Ready<Stamped<R, E>>>;
 
-pin_project! {
-    #[derive(Debug)]
-    #[project = OutcomeProjection]
-    enum Outcome<F> {
-        Sent { #[pin] answer: F },
-        NotSent { over: Over },
-    }
-}
+type Stamped<R, E> = Result<Response<R>, StampError<E>>;
+type Judge<R, E> = fn(Result<Response<R>, E>) -> Stamped<R, E>;
 
-impl<F, R, E> Future for Answer<F>
-where
-    F: Future<Output = Result<Response<R>, E>>,
-{
-    type Output = Result<Response<R>, StampError<E>>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = match self.project().outcome.project() {
-            OutcomeProjection::NotSent { over } => return Poll::Ready(Err(StampError::TenureOver(*over))),
-            OutcomeProjection::Sent { answer } => ready!(answer.poll(context)).map_err(StampError::Service)?,
-        };
-        Poll::Ready(match Refusal::of(answer.status(), answer.headers()) {
-            Some(refusal) => Err(StampError::Refused(refusal)),
-            None => Ok(answer),
-        })
+fn without_refusal<R, E>(answer: Result<Response<R>, E>) -> Stamped<R, E> {
+    let answer = answer.map_err(StampError::Service)?;
+    match Refusal::of(answer.status(), answer.headers()) {
+        Some(refusal) => Err(StampError::Refused(refusal)),
+        None => Ok(answer),
     }
 }
 

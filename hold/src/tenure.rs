@@ -183,18 +183,16 @@ impl Keeper {
             match self.etcd.change(self.mine.key.as_str(), from).await {
                 Change::Deleted => return Over::KeyDeleted,
                 // A watch does not tell whose lease a write has.
-                Change::Written(_) | Change::Unseen => {
-                    match self.etcd.look(self.mine.key.as_str(), attempt_within(self.ttl)).await {
-                        Ok(look) => match self.mine.over(look.record.as_ref()) {
-                            Some(over) => return over,
-                            None => from = look.as_of + 1,
-                        },
-                        Err(error) => {
-                            debug!(lock = %self.mine.key, %error, "the key cannot be read");
-                            sleep(retry_after(self.ttl)).await;
-                        }
+                Change::Other => match self.etcd.look(self.mine.key.as_str(), attempt_within(self.ttl)).await {
+                    Ok(look) => match self.mine.over(look.record.as_ref()) {
+                        Some(over) => return over,
+                        None => from = look.as_of + 1,
+                    },
+                    Err(error) => {
+                        debug!(lock = %self.mine.key, %error, "the key cannot be read");
+                        sleep(retry_after(self.ttl)).await;
                     }
-                }
+                },
             }
         }
     }

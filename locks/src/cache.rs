@@ -1,23 +1,31 @@
-//! The watched cache: what is known of each lock, and how well.
+//! The watched cache: what is known of each lock, and how well. It uses a [`LockStore`](crate::LockStore), and knows nothing of
+//! the kinds of stores.
 //!
-//! Read in this order: a [`record::RecordFormat`] says how a record is read; [`knowledge`] is what reads and
-//! events of one lock add up to; a [`TrackedLock`] shares that, and the lock's gate, with all who ask; an [`CacheView`]
-//! is one look at it. [`trust`] notices a store that went back, also by what it tells of itself ([`identity`]).
-//! [`window`] and [`scope`] keep any number of locks below one prefix fresh by one small read. [`LockSource`] is the
-//! handle of it all, [`driver`] does the work.
+//! What knows what, in the order to read it:
+//!
+//! | file | knows |
+//! |---|---|
+//! | [`record`] | how a record becomes an owner |
+//! | [`knowledge`] | what reads and events of one lock add up to |
+//! | [`cache_view`] | one look at a lock, and what news is worth |
+//! | [`slots`], [`queue`] | who waits for a read of a lock, and who at its gate |
+//! | [`tracked`] | a lock: knowledge, gate and waiters, shared by all threads |
+//! | [`trust`], [`identity`] | whether the store still is the one of before, and whether a watch is up |
+//! | [`scope`] | how far the watch of a template's prefix has come |
+//! | [`registry`], [`kept`] | every lock that is held, and the idle ones that stay in memory |
+//! | [`common`], [`shared`], [`health`] | what the locks, the handles and the driver of a source share |
+//! | [`source`], [`templated`] | the handles |
+//! | [`driver`], [`work`] | what calls the store: [`freshness`] and [`reading`] read it, [`watching`] watches it, [`members`] asks its members |
 
 mod backoff;
-mod bucket;
-mod by_prefix;
 mod cache_view;
 mod common;
 mod driver;
 mod freshness;
-mod grouped;
+mod health;
 mod identity;
 mod kept;
 mod knowledge;
-mod learnt;
 mod members;
 mod queue;
 mod reading;
@@ -31,35 +39,21 @@ mod templated;
 mod tenures;
 mod tracked;
 mod trust;
-mod unknown;
-mod waiting;
 mod watching;
-mod window;
 mod work;
 
 #[cfg(test)]
 #[path = "cache/cache_view_tests.rs"]
 mod cache_view_tests;
 #[cfg(test)]
-#[path = "cache/registry_tests.rs"]
-mod registry_tests;
-#[cfg(test)]
-mod room;
-#[cfg(test)]
-#[path = "cache/scope_tests.rs"]
-mod scope_tests;
-#[cfg(test)]
-#[path = "cache/scope_world.rs"]
-mod scope_world;
+#[path = "cache/knowledge_tests.rs"]
+mod knowledge_tests;
 #[cfg(test)]
 #[path = "cache/slots_tests.rs"]
 mod slots_tests;
 #[cfg(test)]
 #[path = "cache/trust_tests.rs"]
 mod trust_tests;
-#[cfg(test)]
-#[path = "cache/walk_tests.rs"]
-mod walk_tests;
 
 pub use cache_view::{CacheView, Timing};
 pub use common::{GateMemory, Remembered};

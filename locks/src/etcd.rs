@@ -4,7 +4,7 @@
 //! - `access`, `connect` and `login` say how a cluster lets us in. Each `endpoint` has connections of its own.
 //! - `endpoints` are those of a cluster, in the order of their `health`. A `watch` runs on one of them.
 //! - The `client` makes calls at one endpoint after another. It takes locks.
-//! - The store asks `queries` of several endpoints side by side, once a `cluster_check` has found which cluster they
+//! - The store asks `queries`, once a `cluster_check` has found which cluster they
 //!   are.
 
 mod access;
@@ -37,13 +37,13 @@ pub use self::client::{EtcdClient, EtcdError, Within};
 use self::cluster_check::{Status, disagreement};
 use self::endpoints::Endpoints;
 use self::failure::Failure;
-use self::query::{Part, QUERY_RANGES_MAX, Query};
+use self::query::{QUERY_RANGES_MAX, Query};
 pub use self::version::{caution, known_stale_reads};
 pub use self::watch::EtcdWatch;
 use self::watch::{OPEN_TIMEOUT, WATCH_TIMEOUT};
-use crate::store::{KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
+use crate::store::{KeyValue, LockStore, Member, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
 
-/// How long a read may take, with all its pages and all endpoints that are tried.
+/// How long a read may take, with all endpoints that are tried.
 const READ_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// How long a member may take to tell how it is.
@@ -59,8 +59,7 @@ const REQUESTS_AT_A_TIME: usize = 16;
 ///
 /// Each endpoint has connections of its own. One of them, the present one, is read and watched. When it fails or misses
 /// its deadline it is suspect: it is left alone for a while (10 ms to 1 s, doubling), the next one becomes the present
-/// one, and watches that hang on it end. A read does not wait for that: after a short while it asks another endpoint too
-/// and takes the first answer.
+/// one, and watches that hang on it end.
 ///
 /// It must be used within a tokio runtime; its background tasks run there.
 /// Clones are the same store: what one is told of its endpoints, the others know.
@@ -142,11 +141,7 @@ impl EtcdStore {
             answer => answer?,
         };
         let (revision, by) = (at.unwrap_or(answer.revision), Some(answer.by));
-        let mut ranges = Vec::with_capacity(chunk.len());
-        for (read, part) in chunk.iter().zip(answer.ranges) {
-            ranges.push(self.read_rest(read, part, revision, deadline).await?);
-        }
-        Ok(ReadAnswer { revision, ranges, by })
+        Ok(ReadAnswer { revision, ranges: answer.ranges, by })
     }
 
     fn ranges_at_a_time(&self) -> usize {
@@ -180,25 +175,6 @@ impl EtcdStore {
         StoreError::Unavailable("what may be read has changed meanwhile".into())
     }
 
-    /// Completes the answer for a range that has more keys than one answer holds.
-    async fn read_rest(
-        &self,
-        read: &RangeRead,
-        first: Part,
-        at: Revision,
-        deadline: Instant,
-    ) -> Result<RangeAnswer, StoreError> {
-        // The count is the first answer's: later ones count only the rest.
-        let Part { mut keys, count, mut more } = first;
-        while more && let Some(last) = keys.last() {
-            let mut answer = self.endpoints().ask(&Query::rest(read, &last.key, at), deadline).await?;
-            let part = answer.ranges.swap_remove(0);
-            keys.extend(part.keys);
-            more = part.more;
-        }
-        Ok(RangeAnswer { keys, count })
-    }
-
     /// Asks one member how it is.
     async fn status(endpoints: &Endpoints, index: usize) -> Result<Status, Failure> {
         let endpoint = endpoints.get(index);
@@ -221,7 +197,7 @@ impl LockStore for EtcdStore {
         loop {
             let apart = self.reads_apart();
             match self.read_once(ranges, deadline).await {
-                // History was compacted while we turned the pages: begin again. Not for ever, because of the deadline.
+                // History was compacted between two requests: begin again. Not for ever, because of the deadline.
                 Err(StoreError::Compacted) => {}
                 Err(StoreError::Refused(_)) if !apart && self.reads_apart() => {}
                 outcome => return outcome,

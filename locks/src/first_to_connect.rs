@@ -99,7 +99,7 @@ pub(crate) mod tests {
 
     /// However many addresses a name had, a connection to it took as many sockets.
     #[tokio::test]
-    async fn without_leave_an_address_is_tried_once_those_before_have_failed() {
+    async fn address_without_leave_is_tried_after_failures() {
         let (_silent, nothing) = silent().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let works = listener.local_addr().unwrap();
@@ -129,7 +129,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_none_of_whose_addresses_takes_us_fails_as_the_last_of_them() {
+    async fn name_without_a_working_address_fails_as_its_last_one() {
         let refused = Err(io::ErrorKind::ConnectionRefused);
         check(&[refusing().await], refused).await;
         check(&[refusing().await, refusing().await], refused).await;

@@ -1,4 +1,8 @@
 //! Where lock snapshots come from.
+//!
+//! - `store`: what a store can do, `LockStore`. It decides nothing: what is fresh or believed is the cache's matter.
+//! - `etcd`, `memory`: the stores. They know neither locks nor requests.
+//! - `cache`: what is known of each lock, over any store.
 
 mod cache;
 mod etcd;

@@ -34,8 +34,6 @@ pub struct MemoryCalls {
     pub reads: u64,
     /// Ranges read whole ([`Wanted::All`]), in all those calls.
     pub ranges_whole: u64,
-    /// Ranges read for their changes ([`Wanted::ChangedAfter`]).
-    pub ranges_changed: u64,
     /// Ranges that were only counted ([`Wanted::Count`]).
     pub ranges_counted: u64,
     /// Calls of [`LockStore::read_at`].
@@ -302,7 +300,6 @@ impl MemoryCalls {
         for read in ranges {
             match read.wanted {
                 Wanted::All => self.ranges_whole += 1,
-                Wanted::ChangedAfter(_) => self.ranges_changed += 1,
                 Wanted::Count => self.ranges_counted += 1,
             }
         }

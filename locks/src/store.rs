@@ -122,8 +122,6 @@ pub struct RangeRead {
 pub enum Wanted {
     /// All of them.
     All,
-    /// Those written after that revision.
-    ChangedAfter(Revision),
     /// None: only count them.
     Count,
 }

@@ -3,8 +3,7 @@
 //! that an answer depends on, or only the driver uses it.
 
 pub(crate) use std::hash::RandomState;
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};
 
-pub(crate) use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+pub(crate) use arc_swap::{ArcSwap, Guard};
 pub(crate) use tokio::sync::Notify;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{FenceToken, Holding, Layout, Revision, Snapshot, Tenure};
+use crate::{FenceToken, Holding, Layout, Snapshot, Tenure};
 
 /// How far a snapshot can be trusted to be the present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,20 +21,13 @@ pub enum News {
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
     snapshot: Option<&'a Snapshot>,
-    reach: Option<Revision>,
     news: News,
 }
 
 impl<'a> Known<'a> {
     /// What a snapshot says, `None` if there is none yet.
     pub fn new(snapshot: Option<&'a Snapshot>, news: News) -> Known<'a> {
-        Known { snapshot, reach: snapshot.map(|snapshot| snapshot.as_of), news }
-    }
-
-    /// The same, where a later read has shown that nothing changed up to that revision.
-    #[must_use]
-    pub fn reaching(self, revision: Revision) -> Known<'a> {
-        Known { reach: self.reach.map(|reach| reach.max(revision)), ..self }
+        Known { snapshot, news }
     }
 
     /// The snapshot.
@@ -157,24 +150,18 @@ impl Action {
 /// - `fresh-admission`: only [`News::Fresh`] and [`News::Confirmed`] admit.
 /// - With [`News::Confirmed`] the verdict is never [`Verdict::Confirm`].
 pub fn judge<O: AsRef<[u8]>>(token: &FenceToken<O>, known: Known<'_>) -> Verdict {
-    let Known { snapshot: Some(snapshot), reach: Some(reach), news } = known else {
+    let Known { snapshot: Some(snapshot), news } = known else {
         return doubt(known.news, Rejection::Unverifiable);
     };
     match &snapshot.holding {
         Holding::Unreadable => doubt(news, Rejection::Unverifiable),
-        Holding::Free if token.revision <= reach => Verdict::Reject(Rejection::NoOwner),
+        Holding::Free if token.revision <= snapshot.as_of => Verdict::Reject(Rejection::NoOwner),
         Holding::Free => doubt(news, Rejection::NoOwner),
-        Holding::Held(tenure) => judge_held(token, snapshot, tenure, reach, news),
+        Holding::Held(tenure) => judge_held(token, snapshot, tenure, news),
     }
 }
 
-fn judge_held<O: AsRef<[u8]>>(
-    token: &FenceToken<O>,
-    snapshot: &Snapshot,
-    tenure: &Tenure,
-    reach: Revision,
-    news: News,
-) -> Verdict {
+fn judge_held<O: AsRef<[u8]>>(token: &FenceToken<O>, snapshot: &Snapshot, tenure: &Tenure, news: News) -> Verdict {
     let claimed = token.owner.as_ref();
     // Old news can still refuse: a tenure that has ended stays ended. Only fresh news can admit, so the order is
     // looked at before the age, and whatever may be our own lag ends in doubt.
@@ -185,12 +172,12 @@ fn judge_held<O: AsRef<[u8]>>(
             Rejection::StaleTenure
         });
     }
-    if token.revision > reach {
+    if token.revision > snapshot.as_of {
         return doubt(news, Rejection::AheadOfStore);
     }
     let last = match snapshot.layout {
         Layout::Key | Layout::Election => tenure.last,
-        Layout::Mutex => reach, // Its holder may have been told any revision up to the present.
+        Layout::Mutex => snapshot.as_of, // Its holder may have been told any revision up to the present.
     };
     if token.revision > last {
         // Whoever waits may hold the lock by now; whoever neither held nor waited when that revision was written never will.
@@ -227,7 +214,7 @@ fn doubt(news: News, otherwise: Rejection) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Owner, Waiter};
+    use crate::{Owner, Revision, Waiter};
 
     fn revision(number: u64) -> Revision {
         Revision::new(number).unwrap()
@@ -339,23 +326,6 @@ mod tests {
         assert_eq!(verdict(Some(&lock), "a", 21, News::Regressed), "store-regressed");
         assert_eq!(verdict(None, "a", 21, News::Regressed), "store-regressed");
         assert_eq!(verdict(Some(&lock), "a", 9, News::Regressed), "replayed-tenure");
-    }
-
-    #[test]
-    fn a_read_that_showed_no_change_lets_a_snapshot_reach_further() {
-        let token = |at| FenceToken { owner: "l/1", revision: revision(at) };
-        for (layout, refused) in
-            [(Layout::Key, Rejection::UnknownRevision), (Layout::Election, Rejection::UnknownRevision)]
-        {
-            let lock = snapshot(layout, 20, held_by("l/1", 10, 10), &[]);
-            let known = Known::new(Some(&lock), News::Fresh);
-            assert_eq!(judge(&token(25), known), Verdict::Confirm);
-            assert_eq!(judge(&token(25), known.reaching(revision(25))), Verdict::Reject(refused));
-        }
-        let lock = snapshot(Layout::Mutex, 20, held_by("l/1", 10, 10), &[]);
-        let known = Known::new(Some(&lock), News::Fresh);
-        assert_eq!(judge(&token(25), known.reaching(revision(25))), Verdict::Admit);
-        assert_eq!(judge(&token(20), known.reaching(revision(5))), Verdict::Admit);
     }
 
     #[test]

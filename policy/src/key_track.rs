@@ -105,11 +105,6 @@ impl KeyTrack {
         self.first.is_some() && at > self.as_of
     }
 
-    /// When the key came to exist, if it does.
-    pub fn created(&self) -> Option<Revision> {
-        self.newest.as_ref().map(|newest| newest.created)
-    }
-
     /// Whether a read shows the key at that revision otherwise than this has it, if this is what the key was as of its own revision, and is
     /// again as of any later one that matters: at others it may have come and gone.
     pub fn is_contradicted_by(&self, at: Revision, shown: Option<&Write>) -> bool {
@@ -208,22 +203,6 @@ impl Walk {
     pub fn reads_at(&self) -> Revision {
         // A walk begins only at a write with `version` 2 or more, so there is a revision before it.
         self.oldest_shown.revision.before().unwrap_or(Revision::MIN)
-    }
-
-    /// Which write is shown by that, if no other incarnation of the key is.
-    pub fn expects(&self) -> (Revision, u64) {
-        (self.oldest_shown.created, self.oldest_shown.version.saturating_sub(1))
-    }
-
-    /// The oldest write that may still have to be shown, by its revision, and how many there are up to there: to what was known of this
-    /// incarnation of the key, or to its first.
-    pub fn ends(&self) -> (Revision, u64) {
-        let Write { created, version, .. } = self.oldest_shown;
-        let known = self.known.as_ref().and_then(|known| known.newest.as_ref());
-        match known.filter(|known| known.created == created && known.version < version) {
-            Some(known) => (known.revision, version - known.version),
-            None => (created, version.saturating_sub(1)),
-        }
     }
 
     /// Goes on with what the key was then.

@@ -71,11 +71,6 @@ impl QueueTrack {
         self.contenders.is_empty()
     }
 
-    /// Who is in it, by the names of the keys.
-    pub fn contenders(&self) -> impl Iterator<Item = &Contender> {
-        self.contenders.values()
-    }
-
     /// The store revision up to which this is known.
     pub fn as_of(&self) -> Revision {
         self.as_of

@@ -1,4 +1,5 @@
-//! What a request said of itself, and what became of it.
+//! What a request says of itself, and what became of it: for the access log, the counts, and routes that come to judge it later.
+//! It decides nothing.
 
 use std::cell::{Cell, OnceCell, RefCell};
 
@@ -18,35 +19,41 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The longest `traceparent` that is noted: version 00 of W3C Trace Context has 55 bytes, later ones may have more.
 const TRACEPARENT_MAX: usize = 128;
 
-/// What a request said of itself, and what was said to it.
+/// What a request says of itself, and what became of it.
 pub struct About {
     pub(crate) method: Method,
     target: Option<PathAndQuery>,
     pub(crate) version: Version,
     traceparent: Option<HeaderValue>,
-    /// Taken down for the access log only, as are these.
+    /// Noted for the access log only, as are the next two.
     pub(crate) referer: Option<HeaderValue>,
     pub(crate) user_agent: Option<HeaderValue>,
     for_access_log: bool,
     lock: OnceCell<LockKey>,
-    /// What was presented: for the access log, and for who may have to judge it later.
+    /// What the request presents: for the access log, and for a route that comes to judge it later.
     token: OnceCell<FenceToken<HeaderValue>>,
-    /// What of it could be read where that is no token, or none to be judged: for the access log only. It is rare.
+    /// The readable part of what is no token: for the access log only. Boxed, because it is rare.
     part: OnceCell<Box<(Option<HeaderValue>, Option<Revision>)>>,
-    /// What speaks against it, if anything does, and under which id that was recorded. The last verdict stands.
-    outcome: RefCell<Option<(Outcome, DecisionId)>>,
-    /// Nothing speaks against it.
-    admitted: Cell<bool>,
-    /// It needs no token.
-    passed: Cell<bool>,
-    /// The store is still asked, and its route only watches.
-    pending: Cell<bool>,
-    /// Something of it may have gone out.
+    decided: RefCell<Decided>,
+    /// Something of the request may have gone out.
     sent: Cell<bool>,
     /// Its verdict has been counted.
     counted: Cell<bool>,
     /// Why it has failed, if it has.
     failure: Cell<Option<Failure>>,
+}
+
+/// What has been decided of a request.
+enum Decided {
+    Nothing,
+    /// Its route is in shadow mode, and the store is still asked.
+    Pending,
+    /// It needs no token.
+    Passed,
+    /// Nothing speaks against it.
+    Admitted,
+    /// This speaks against it, recorded under that id.
+    Against(Outcome, DecisionId),
 }
 
 impl About {
@@ -65,78 +72,73 @@ impl About {
             lock: OnceCell::new(),
             token: OnceCell::new(),
             part: OnceCell::new(),
-            outcome: RefCell::new(None),
-            admitted: Cell::new(false),
-            passed: Cell::new(false),
-            pending: Cell::new(false),
+            decided: RefCell::new(Decided::Nothing),
             sent: Cell::new(false),
             counted: Cell::new(false),
             failure: Cell::new(None),
         }
     }
 
-    /// Notes what was decided.
+    /// Notes what speaks against the request. The last decision stands.
     pub fn note(&self, outcome: Outcome, decision: &DecisionId) {
         if outcome != Outcome::Admitted {
-            *self.outcome.borrow_mut() = Some((outcome, decision.clone()));
+            *self.decided.borrow_mut() = Decided::Against(outcome, decision.clone());
         }
     }
 
     /// Notes that it was admitted, or would have been.
     pub fn note_admitted(&self) {
-        self.admitted.set(true);
-    }
-
-    /// Whether it was.
-    pub fn is_admitted(&self) -> bool {
-        self.admitted.get()
+        self.decide(Decided::Admitted);
     }
 
     /// Notes that the request needs no token.
     pub fn note_pass(&self) {
-        self.passed.set(true);
+        self.decide(Decided::Passed);
     }
 
-    /// Notes that its route only watches, and that nobody waits for its verdict.
+    /// Notes that the store is still asked, though the request goes on.
     pub fn note_pending(&self) {
-        self.pending.set(true);
+        self.decide(Decided::Pending);
+    }
+
+    /// Nothing takes back what speaks against a request.
+    fn decide(&self, decided: Decided) {
+        let mut now = self.decided.borrow_mut();
+        if !matches!(*now, Decided::Against(..)) {
+            *now = decided;
+        }
     }
 
     /// Counts its verdict, unless it has been. A request counts once, by the first: it may be judged again, because its route enforces by
-    /// now, or because what was let in could not be sent.
+    /// now, or because it could not be sent.
     pub fn count(&self, verdict: impl FnOnce()) {
         if !self.counted.replace(true) {
             verdict();
         }
     }
 
-    /// Notes which lock guards it, if anybody wants to know that later.
+    /// Notes which lock guards it, for the access log.
     pub fn note_lock(&self, lock: &LockKey) {
         if self.for_access_log {
             let _ = self.lock.set(lock.clone()); // A request has one lock.
         }
     }
 
-    /// What was presented, if that was noted.
-    pub fn token(&self) -> Option<&FenceToken<HeaderValue>> {
-        self.token.get()
-    }
-
-    /// Notes what was presented, if anybody wants to know that later but those who judge it.
+    /// Notes what it presents, for the access log.
     pub fn note_presented(&self, token: &FenceToken<HeaderValue>) {
         if self.for_access_log {
             self.note_token(token);
         }
     }
 
-    /// Notes what was presented that is no token, or none to be judged, if anybody wants to know that later.
+    /// Notes the readable part of what is no token, for the access log.
     pub fn note_part(&self, owner: Option<&HeaderValue>, revision: Option<Revision>) {
         if self.for_access_log {
             let _ = self.part.set(Box::new((owner.cloned(), revision))); // A request presents one token.
         }
     }
 
-    /// Notes what was presented, for who has to know it later.
+    /// Notes what it presents, for a route that comes to judge it later.
     pub fn note_token(&self, token: &FenceToken<HeaderValue>) {
         let _ = self.token.set(token.clone()); // A request presents one token.
     }
@@ -151,6 +153,11 @@ impl About {
         self.failure.set(Some(failure));
     }
 
+    /// What it presents, if that was noted.
+    pub fn token(&self) -> Option<&FenceToken<HeaderValue>> {
+        self.token.get()
+    }
+
     /// Whether something of the request may have gone out.
     pub fn may_be_sent(&self) -> bool {
         self.sent.get()
@@ -163,17 +170,33 @@ impl About {
 
     /// What speaks against it, if anything does.
     pub fn outcome(&self) -> Option<Outcome> {
-        self.outcome.borrow().as_ref().map(|(outcome, _)| *outcome)
+        match &*self.decided.borrow() {
+            Decided::Against(outcome, _) => Some(*outcome),
+            Decided::Nothing | Decided::Pending | Decided::Passed | Decided::Admitted => None,
+        }
     }
 
     /// What was decided, in one word; `none` if nothing was.
     pub fn verdict(&self) -> &'static str {
-        match self.outcome() {
-            Some(outcome) => outcome.verdict(),
-            None if self.admitted.get() => "admit",
-            None if self.passed.get() => "pass",
-            None if self.pending.get() => "pending",
-            None => "none",
+        match &*self.decided.borrow() {
+            Decided::Nothing => "none",
+            Decided::Pending => "pending",
+            Decided::Passed => "pass",
+            Decided::Admitted => "admit",
+            Decided::Against(outcome, _) => outcome.verdict(),
+        }
+    }
+
+    /// The code of what speaks against it; `none` if nothing does.
+    pub fn reason(&self) -> &'static str {
+        self.outcome().map_or("none", Outcome::reason)
+    }
+
+    /// The id under which that was recorded.
+    pub fn decision(&self) -> Option<DecisionId> {
+        match &*self.decided.borrow() {
+            Decided::Against(_, decision) => Some(decision.clone()),
+            Decided::Nothing | Decided::Pending | Decided::Passed | Decided::Admitted => None,
         }
     }
 
@@ -185,16 +208,6 @@ impl About {
     /// The key of the lock that guards it, if that is known.
     pub fn lock(&self) -> Option<&str> {
         self.lock.get().map(LockKey::as_str)
-    }
-
-    /// The code of what speaks against it; `none` if nothing does.
-    pub fn reason(&self) -> &'static str {
-        self.outcome().map_or("none", Outcome::reason)
-    }
-
-    /// The id under which that was recorded.
-    pub fn decision(&self) -> Option<DecisionId> {
-        self.outcome.borrow().as_ref().map(|(_, decision)| decision.clone())
     }
 
     /// The owner that was presented, as it is shown.

@@ -9,10 +9,9 @@ use fencepost_config::{Limits, Upstream};
 use tokio::sync::watch;
 
 use crate::decision::{DecisionIds, Sample, WallClock};
-use crate::downstream::ThreadContext;
 use crate::generation::Generation;
-use crate::log_throttle::LeftOut;
 use crate::metrics::RequestCounts;
+use crate::server::ThreadContext;
 use crate::upstream::{self, KeptFields, Pool};
 use crate::wire::Background;
 
@@ -112,8 +111,6 @@ pub struct ThreadShare {
     pub decisions: Rc<DecisionIds>,
     /// Which admissions are recorded.
     pub sample: Sample,
-    /// What it has left out of the log.
-    pub left_out: LeftOut,
     /// Tells when decisions were made.
     pub wall_clock: WallClock,
     /// The number of the thread.
@@ -154,8 +151,8 @@ impl ThreadShare {
         });
         let kept_headers = kept.collect();
         drop(pools);
-        let counts = generation.routes.iter().map(|route| Rc::new(route.metrics.requests.part())).collect();
-        let unrouted_counts = Rc::new(generation.unrouted.requests.part());
+        let counts = generation.routes.iter().map(|route| Rc::new(route.metrics.requests.clone())).collect();
+        let unrouted_counts = Rc::new(generation.unrouted.requests.clone());
         let sample = Sample::one_in(generation.config.decisions.admissions_one_in);
         ThreadShare {
             pools: routes,
@@ -164,7 +161,6 @@ impl ThreadShare {
             unrouted_counts,
             decisions,
             sample,
-            left_out: generation.process.log.left_out(),
             wall_clock: WallClock::default(),
             thread: thread.index,
             background: thread.background,

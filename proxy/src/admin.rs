@@ -23,7 +23,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::active_config::ActiveConfig;
 use crate::dashboard;
-use crate::downstream::{ClientAddress, ClientBody, OpenConnections};
 use crate::generation::Generation;
 use crate::logging::LogControl;
 use crate::metrics::SourceReading;
@@ -31,6 +30,7 @@ use crate::observe::Observations;
 use crate::panics::{self, Panicked, contained};
 use crate::refusal::{AnswerForm, Failure};
 use crate::reload::{Outcome, Reloads};
+use crate::server::{ClientAddress, ClientBody, OpenConnections};
 use crate::tenure_log::RECORD_TIMEOUT;
 
 pub use answers::{AdminAnswer, AdminBody};
@@ -241,19 +241,19 @@ impl Admin {
 
     fn metrics(&self) -> AdminAnswer {
         let now = Instant::now();
-        for source in &*self.generation.sources {
+        let readings = self.generation.sources.iter().map(|source| {
             let status = source.status(now);
             let reading = SourceReading {
                 up: status.up,
                 age_seconds: status.age.map_or(f64::INFINITY, |age| age.as_secs_f64()),
                 watch_restarts: status.watch_restarts,
                 tracked_locks: (status.static_locks + status.templated_locks) as u64,
-                resting_prefixes: status.resting_prefixes as u64,
                 tenures: status.tenures,
                 regressed: status.distrusted_through.is_some(),
             };
-            self.generation.process.metrics.set_source(source.name(), reading);
-        }
+            (source.name(), reading)
+        });
+        let readings: Vec<_> = readings.collect();
         let metrics = &self.generation.process.metrics;
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
@@ -262,7 +262,7 @@ impl Admin {
         let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
         let access_lines = self.generation.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
-        match metrics.text(&self.generation.config) {
+        match metrics.text(&self.generation.config, &readings) {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }

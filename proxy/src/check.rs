@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use fencepost_config::{Config, Route, SourceKind};
+use fencepost_fence::claim::Guard;
 use fencepost_locks::{
     KeyRange, LockDescription, LockSource, LockStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
 };
@@ -17,13 +18,13 @@ use tokio::time::{Instant, sleep};
 
 pub use files::{User, files, trusted};
 
-use crate::downstream::Protocol;
 use crate::generation::Generation;
 use crate::layout_hint;
 use crate::observe::text::owner_in_words;
 use crate::output::{Unprinted, print};
 use crate::process::Process;
-use crate::routes::{Guard, record_range};
+use crate::routes::record_range;
+use crate::server::Protocol;
 use crate::upstream::{Speaks, Upstream, UpstreamError, connects};
 
 /// How long the lock stores may take to show every lock.

@@ -132,9 +132,6 @@ pub enum Command {
     HoldStart {
         /// What it waits for.
         gate: PathBuf,
-        /// How many descriptors the command may have.
-        #[arg(long)]
-        descriptors: Option<u64>,
         /// The command, and its arguments.
         #[arg(required = true, trailing_var_arg = true)]
         command: Vec<OsString>,

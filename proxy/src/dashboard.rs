@@ -4,17 +4,11 @@
 //! What it shows comes from outside in part (owners, paths, errors). The page makes text nodes of it, and the policy below
 //! keeps a browser from running any script but the page's own, should the page ever fail to.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
-use std::sync::OnceLock;
-
 use bytes::Bytes;
-use flate2::{Compression, write::GzEncoder};
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    IF_NONE_MATCH, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 /// What the page may load and do: its own scripts, styles and questions, and no more. Text never becomes markup
 /// (`trusted-types`).
@@ -37,8 +31,6 @@ pub struct Asset {
     pub kind: &'static str,
     /// What it is.
     pub body: &'static str,
-    /// The same, compressed when it is first asked for.
-    zipped: OnceLock<Bytes>,
 }
 
 macro_rules! asset {
@@ -46,7 +38,7 @@ macro_rules! asset {
         asset!($file, $kind, concat!("/dashboard/", $file))
     };
     ($file:literal, $kind:expr, $path:expr) => {
-        Asset { path: $path, kind: $kind, body: include_str!(concat!("dashboard/", $file)), zipped: OnceLock::new() }
+        Asset { path: $path, kind: $kind, body: include_str!(concat!("dashboard/", $file)) }
     };
 }
 
@@ -85,22 +77,10 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
 /// by name and not for HTML.
 pub fn answer(path: &str, asked: &HeaderMap) -> Option<Response<Bytes>> {
     let asset = asset(path)?;
-    if asset.path == "/" && lists(asked, &ACCEPT, "text/plain") && !lists(asked, &ACCEPT, "text/html") {
+    if asset.path == "/" && accepts(asked, "text/plain") && !accepts(asked, "text/html") {
         return None;
     }
-    let mut answer = Response::new(Bytes::new());
-    let etag = asset.etag();
-    let known = asked.get(IF_NONE_MATCH).is_some_and(|known| known == etag);
-    if known {
-        *answer.status_mut() = StatusCode::NOT_MODIFIED;
-    } else if lists(asked, &ACCEPT_ENCODING, "gzip") {
-        answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        *answer.body_mut() = asset.zipped();
-    } else {
-        *answer.body_mut() = Bytes::from_static(asset.body.as_bytes());
-    }
-    let headers = answer.headers_mut();
-    headers.insert(ETAG, etag);
+    let mut answer = Response::new(Bytes::from_static(asset.body.as_bytes()));
     for (name, value) in [
         (CONTENT_TYPE, asset.kind),
         (CONTENT_SECURITY_POLICY, POLICY),
@@ -108,37 +88,18 @@ pub fn answer(path: &str, asked: &HeaderMap) -> Option<Response<Bytes>> {
         (REFERRER_POLICY, "no-referrer"),
         (OPENER_POLICY, "same-origin"),
         (RESOURCE_POLICY, "same-origin"),
-        // Kept, but asked about each time: files of two versions of the binary are never mixed.
-        (CACHE_CONTROL, "no-cache"),
-        (VARY, "accept, accept-encoding"),
+        // Files of two versions of the binary are never mixed.
+        (CACHE_CONTROL, "no-store"),
+        (VARY, "accept"),
     ] {
-        headers.insert(name, HeaderValue::from_static(value));
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     Some(answer)
 }
 
-impl Asset {
-    /// Weak, as the same tag stands for the compressed bytes too.
-    fn etag(&self) -> HeaderValue {
-        let mut hasher = DefaultHasher::new();
-        self.body.hash(&mut hasher);
-        let tag = format!("W/\"{:016x}\"", hasher.finish());
-        HeaderValue::from_str(&tag).expect("hex digits make a header's value")
-    }
-
-    fn zipped(&self) -> Bytes {
-        let zip = || {
-            let mut zip = GzEncoder::new(Vec::new(), Compression::best());
-            let written = zip.write_all(self.body.as_bytes()).and_then(|()| zip.finish());
-            Bytes::from(written.expect("writing to memory does not fail"))
-        };
-        self.zipped.get_or_init(zip).clone()
-    }
-}
-
-/// Whether a header that is a list (`text/html, */*;q=0.8`) names that item, and does not turn it down.
-fn lists(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> bool {
-    let values = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
+/// Whether `Accept` (`text/html, */*;q=0.8`) names that kind, and does not turn it down.
+fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|item| {
         let (name, parameters) = item.split_once(';').unwrap_or((item, ""));
         let refused = parameters.split(';').filter_map(|parameter| parameter.trim().strip_prefix("q="));
@@ -203,32 +164,6 @@ mod tests {
         for path in ["/dashboard", "/dashboard/", "/dashboard/../app.js", "/dashboard/index.html", "/locks"] {
             assert!(answer(path, &headers(&[(ACCEPT, "text/html")])).is_none(), "{path}");
         }
-    }
-
-    #[test]
-    fn what_is_known_is_not_sent_again() {
-        let first = answer("/dashboard/app.css", &HeaderMap::new()).unwrap();
-        let tag = first.headers()[ETAG].to_str().unwrap();
-        let again = answer("/dashboard/app.css", &headers(&[(IF_NONE_MATCH, tag)])).unwrap();
-        assert_eq!((again.status(), again.body().len()), (StatusCode::NOT_MODIFIED, 0));
-        let other = answer("/dashboard/app.js", &headers(&[(IF_NONE_MATCH, tag)])).unwrap();
-        assert_eq!(other.status(), StatusCode::OK);
-    }
-
-    #[test]
-    fn it_is_small_and_compressed_only_for_those_who_can_read_that() {
-        let mut total = 0;
-        for asset in &ASSETS {
-            let asked = headers(&[(ACCEPT, "text/html"), (ACCEPT_ENCODING, "br, gzip;q=0.9")]);
-            let small = answer(asset.path, &asked).unwrap();
-            assert_eq!(small.headers()[CONTENT_ENCODING], "gzip", "{}", asset.path);
-            total += small.body().len();
-            let asked = headers(&[(ACCEPT, "text/html"), (ACCEPT_ENCODING, "br, gzip;q=0")]);
-            let plain = answer(asset.path, &asked).unwrap();
-            assert!(!plain.headers().contains_key(CONTENT_ENCODING), "{}", asset.path);
-            assert_eq!(plain.body(), asset.body);
-        }
-        assert!(total < 80_000, "{total} bytes");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fencepost_config::Limits;
 use tokio::time::{sleep, timeout};
 
-use crate::downstream::Server;
 use crate::process::Process;
+use crate::server::Server;
 
 /// How long answers may take to be written that say that nothing was forwarded, before their connections are cut.
 const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);

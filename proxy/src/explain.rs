@@ -25,7 +25,7 @@ use crate::layout_hint;
 use crate::observe::text::owner_in_words;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};
-use crate::routes::Guard;
+use fencepost_fence::claim::Guard;
 
 use presented::Presented;
 
@@ -261,7 +261,7 @@ impl Explanation {
         let (owner, first, last) = match holder {
             // Any revision since the holder's first names it.
             Some((owner, first, last)) if lock.layout == Layout::Mutex => {
-                (owner_in_words(owner), first.get(), lock.reach.unwrap_or(*last).get())
+                (owner_in_words(owner), first.get(), lock.as_of.unwrap_or(*last).get())
             }
             Some((owner, first, last)) => (owner_in_words(owner), first.get(), last.get()),
             None => ("nobody".to_owned(), 0, 0),
@@ -281,7 +281,7 @@ impl Explanation {
             }
             Err(Rejection::AheadOfStore) => format!(
                 "{presented} is above {}, the newest revision of the store.",
-                lock.reach.map_or(0, Revision::get)
+                lock.as_of.map_or(0, Revision::get)
             ),
             Err(_) => return None,
         })

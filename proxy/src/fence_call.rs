@@ -1,28 +1,27 @@
-//! `POST /.well-known/fence`: a holder's way to say "close the door behind my predecessor".
+//! `POST /.well-known/fence`: a new holder closes the door behind its predecessor, before it reads the worker's state.
 //!
-//! It is answered with 204 only when no request of an earlier tenure is at the worker or will ever be forwarded. A new
-//! master calls it before it reads the worker's state.
+//! The answer is 204 only when no request of an earlier tenure is at the worker or will ever be forwarded. The call forwards nothing.
 
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fencepost_config::{Mode, Route};
-use fencepost_locks::TrackedLock;
-use fencepost_policy::{EnterError, LockKey, Rejection};
+use fencepost_fence::claim::{Claim, Guard, NamedLock};
+use fencepost_fence::enter::close_door;
+use fencepost_policy::Rejection;
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::fencing::{Claim, NAME_THE_LOCK, confirm, load, token};
-use crate::gate::Handoff;
-use crate::recording::Subject;
-use crate::request_context::{Answer, RequestContext};
-use crate::routes::Guard;
+use crate::at_gate::Arrived;
+use crate::fencing::{NAME_THE_LOCK, load, token};
+use crate::recording::{Answer, Subject};
+use crate::request_context::RequestContext;
 use crate::upstream::ResponseBody;
 
 /// Where it is, on every listener.
 pub use fencepost_fence::FENCE_PATH as PATH;
 
-/// What is said of a lock that is only watched. The reason's own words would have the caller look for a slip in the key.
+/// The detail of a refusal for a lock in shadow mode. The reason's own words would have the caller look for a slip in the key.
 const ONLY_WATCHED: &str = "The routes of this lock are in shadow mode: they only watch, so that nobody can be kept from the worker. Make this \
     call once one of them enforces.";
 
@@ -50,52 +49,20 @@ async fn close(context: &Rc<RequestContext>, headers: &mut HeaderMap) -> Result<
     identified.map_err(refuse)?;
     let token = token(context, headers).map_err(refuse)?;
     let lock = match named {
-        Named::Tracked(lock) => lock,
-        Named::Unloaded(key) => {
-            let subject = Subject { token: Some(&token), ..Subject::of_lock(&key) };
+        NamedLock::Tracked(lock) => lock,
+        NamedLock::Unread(key) => {
+            let subject = Subject::of_lock(&key).with(&token);
             load(context, &key).await.map_err(|reason| context.refuse(reason, subject))?
         }
     };
     let claim = Claim { token, lock };
-    let mut handoff = Handoff::asking();
-    loop {
-        let outcome = match handoff.may_enter(context, &claim) {
-            Ok(()) => {
-                drop(handoff.passed(context, &claim.lock));
-                return Ok(());
-            }
-            Err(EnterError::Refused(reason)) => Err(reason),
-            // A crash must not let a later process admit the predecessor's requests again.
-            Err(EnterError::Record(tenure)) => handoff.record(context, &claim.lock, tenure).await,
-            Err(EnterError::Wait) => handoff.wait(context, &claim, ()).await.map(drop),
-            Err(EnterError::Confirm) => handoff.get_ready(confirm(context, &claim)).await,
-        };
-        match outcome {
-            Ok(()) => {}
-            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(context, &claim)),
-            Err(reason) => return Err(context.refuse(reason, Subject::of(&claim))),
-        }
-    }
-}
-
-/// The lock that is meant.
-enum Named {
-    Tracked(Arc<TrackedLock>),
-    Unloaded(LockKey),
-}
-
-impl Named {
-    fn key(&self) -> &LockKey {
-        match self {
-            Named::Tracked(lock) => lock.key(),
-            Named::Unloaded(key) => key,
-        }
-    }
+    let arrived = Arrived::call(context, &claim);
+    close_door(&arrived).await.map_err(|reason| arrived.refuse(reason))
 }
 
 /// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless there is only one. Of several routes
 /// of the lock it is the first that the headers of the token are those of.
-fn find(context: &RequestContext, headers: &HeaderMap) -> Result<Named, Rejection> {
+fn find(context: &RequestContext, headers: &HeaderMap) -> Result<NamedLock, Rejection> {
     let generation = Arc::clone(&context.share.generation);
     let mut enforced = generation.config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
         Mode::Enforce(lock) => Some((index, route, lock)),
@@ -161,13 +128,6 @@ fn presents_token(route: &Route, headers: &HeaderMap) -> bool {
     headers.contains_key(&route.revision_header) && (takes_owner || headers.contains_key(&route.owner_header))
 }
 
-fn named(guard: &Option<Guard>, key: &str) -> Result<Named, Rejection> {
-    match guard {
-        Some(Guard::Static(lock)) => Ok(Named::Tracked(Arc::clone(lock))),
-        Some(Guard::Templated(locks)) => match locks.get(key) {
-            Some(lock) => Ok(Named::Tracked(lock)),
-            None => LockKey::new(key).map(Named::Unloaded).map_err(|_| Rejection::LockNotAllowed),
-        },
-        None => Err(Rejection::LockNotAllowed),
-    }
+fn named(guard: &Option<Guard>, key: &str) -> Result<NamedLock, Rejection> {
+    guard.as_ref().ok_or(Rejection::LockNotAllowed)?.lock(|| Ok(key))
 }

@@ -1,106 +1,117 @@
-//! The fence: which token a request has, what it is worth, and what follows from that on its route.
+//! Whether a request may go to its worker, and what follows from that on its route.
+//! The gate judges once more, when the request is about to be sent.
 
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fencepost_config::{Mode, OnUnavailable, folds_alike};
-use fencepost_fence::confirm::{Confirmed, unloaded};
+use fencepost_config::{OnUnavailable, folds_alike};
+use fencepost_fence::claim::{Claim, Guard, NamedLock};
+use fencepost_fence::enter::confirm;
 use fencepost_locks::TrackedLock;
 use fencepost_policy::{FenceToken, LockKey, Rejection, Verdict};
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use http_body::Body as _;
 use tokio::time::Instant;
-use tower::Service;
 
-use crate::downstream::ClientBody;
+use crate::at_gate::Arrived;
 use crate::let_past::PassReason;
-use crate::metrics::{ConfirmOutcome, Counted};
-use crate::recording::{Judgement, Subject};
-use crate::request_context::{Answer, Exchange, RequestContext};
-use crate::routes::Guard;
-use crate::routing::Guarded;
+use crate::metrics::Counted;
+use crate::observe::Outcome;
+use crate::recording::{Answer, FENCE_VERDICT, Subject};
+use crate::refusal::{FENCE_DECISION, FENCE_REASON};
+use crate::request_context::RequestContext;
+use crate::server::ClientBody;
 use crate::upstream::{METHOD_OVERRIDES, names_websocket};
 
 /// The parameter of a query by which some workers take another method than the request's. WordPress takes it for any method, as ServiceStack
 /// does one that is called like a field.
 const METHOD_PARAMETER: &str = "_method";
 
-/// What is said where the lock is to be named in a header, and is not: the reasons' own words are about the token, or a slip in the name.
+/// The detail of a refusal for a request that names no lock: the reasons' own words are about the token, or a slip in the name.
 pub const NAME_THE_LOCK: &str = "Name the lock that you hold in Fence-Lock, or in the header that the route has instead, beside its owner and revision.";
 
-/// A token, and the lock that it claims to hold.
-#[derive(Clone)]
-pub struct Claim {
-    /// What was presented.
-    pub token: FenceToken<HeaderValue>,
-    /// The lock that guards the request.
-    pub lock: Arc<TrackedLock>,
-}
+/// What guards a request: its lock, or why the request names none. `None` where its route is off.
+pub type GuardedBy = Option<Result<NamedLock, Rejection>>;
 
-/// What a request stands on, before the gate.
-pub enum Grounds {
-    /// A token that its lock has to bear out.
+/// Why a request may go to its worker, as far as is known before the gate.
+pub enum Authorization {
+    /// Its sender holds the lock. The gate judges that once more.
     Claim(Claim),
     /// A pass of its route, with the lock that the request is judged by should the route enforce before it is sent.
     Pass(PassReason, Option<Arc<TrackedLock>>),
 }
 
-/// What a request stands on, a claim having been judged once.
-pub struct Judged(pub Grounds);
-
-/// Finds out whether the request comes from whom it says, takes the token off it and finds the lock that it claims.
-///
-/// In this order: whoever claims to be somebody else is told the same whatever the rest of its token and whatever is known of the lock,
-/// and the store is not asked.
-pub async fn extract<S>(exchange: Exchange<Guarded>, mut next: S) -> Result<Answer, Infallible>
-where
-    S: Service<Exchange<Grounds>, Response = Answer, Error = Infallible>,
-{
-    let Exchange { mut request, context, in_flight, state: guarded } = exchange;
-    let exempt = context.route().exempt_methods.contains(request.method()) && !may_mean_another(&request);
-    let identified = if exempt { Ok(()) } else { context.identify(request.headers_mut()) };
-    if exempt && matches!(context.route().mode, Mode::Enforce(_)) {
-        // Nobody judges it, and a worker behind a fence takes what it gets for judged.
-        context.in_force().headers.drop_from(request.headers_mut());
-    }
-    let headers = request.headers();
-    let grounds = match (guarded, identified) {
-        (Guarded::Not, _) => Ok(Grounds::Pass(PassReason::Off, None)),
-        (_, _) if exempt => Ok(Grounds::Pass(PassReason::Exempt, None)),
-        (guarded, Err(reason)) => unclaimed(&context, &guarded, headers, reason),
-        (Guarded::Unclear(reason), Ok(())) => unclaimed(&context, &Guarded::Unclear(reason), headers, reason),
-        (Guarded::By(lock), Ok(())) => match token(&context, headers) {
-            Ok(token) => Ok(Grounds::Claim(Claim { token, lock })),
-            Err(reason) => unclaimed(&context, &Guarded::By(lock), headers, reason),
-        },
-        // The token is looked at first: a request without one costs no read of the store.
-        (Guarded::ByUncached(key), Ok(())) => match token(&context, headers) {
-            // Boxed, as all that is rare and large: each request would move the room for it.
-            Ok(token) => Box::pin(look_up(&context, &key, token)).await,
-            Err(reason) => unclaimed(&context, &Guarded::ByUncached(key), headers, reason),
-        },
-    };
-    match grounds {
-        Ok(grounds) => next.call(Exchange { request, context, in_flight, state: grounds }).await,
-        Err(answer) => {
-            time_verdict(&context, Instant::now());
-            Ok(answer)
-        }
-    }
-}
-
-/// The token of a request of whose sender nothing is wrong.
+/// Judges a request, or lets it pass where its route says so.
 ///
 /// # Errors
-/// Why there is none to judge.
-pub fn token(context: &RequestContext, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
-    context.in_force().headers.token(headers).inspect(|token| context.about.note_presented(token))
+/// The answer to a request that gets no further.
+pub async fn authorize(
+    context: &Rc<RequestContext>,
+    lock: GuardedBy,
+    request: &mut Request<ClientBody>,
+) -> Result<Authorization, Answer> {
+    let authorization = judge(context, lock, request).await;
+    context.counts().verdict_took(context.arrived.elapsed());
+    authorization
 }
 
-/// Takes note of how long the verdict took, which stands since then.
-fn time_verdict(context: &RequestContext, since: Instant) {
-    context.counts().verdict_took(since.saturating_duration_since(context.arrived));
+/// Checks the sender's identity first, then the token, then the lock. So a request from somebody else gets the same answer whatever its token,
+/// and a request without a token costs no read of the store.
+async fn judge(
+    context: &Rc<RequestContext>,
+    lock: GuardedBy,
+    request: &mut Request<ClientBody>,
+) -> Result<Authorization, Answer> {
+    let Some(lock) = lock else { return Ok(passed(context, PassReason::Off, Counted::Off)) };
+    if context.route().exempt_methods.contains(request.method()) && !may_mean_another(request) {
+        if !context.is_shadow() {
+            // Nobody judges it, and a worker behind a fence takes what it gets for judged.
+            context.active_route().headers.drop_from(request.headers_mut());
+        }
+        return Ok(passed(context, PassReason::Exempt, Counted::Exempt));
+    }
+    let identified = context.identify(request.headers_mut());
+    let token = match (identified, &lock) {
+        (Err(reason), _) => Err(reason),
+        (Ok(()), Err(reason)) => Err(*reason),
+        (Ok(()), Ok(_)) => token(context, request.headers()),
+    };
+    let (lock, token) = match (lock, token) {
+        (Ok(lock), Ok(token)) => (lock, token),
+        (lock, Err(reason)) => return unclaimed(context, lock, request.headers(), reason),
+        (Err(reason), Ok(_)) => return unclaimed(context, Err(reason), request.headers(), reason),
+    };
+    if context.is_shadow() {
+        return Ok(watch(context, lock, token));
+    }
+    let lock = match lock {
+        NamedLock::Tracked(lock) => lock,
+        // Boxed, because it is rare and large: each request would move the room for it.
+        NamedLock::Unread(key) => match Box::pin(load(context, &key)).await {
+            Ok(lock) => lock,
+            Err(reason) => {
+                return rejected(context, reason, Subject::of_lock(&key).with(&token), None);
+            }
+        },
+    };
+    let claim = Claim { token, lock };
+    let verdict = match claim.judge(&context.timing()) {
+        Verdict::Admit => Ok(()),
+        Verdict::Reject(reason) => Err(reason),
+        Verdict::Confirm => Box::pin(confirm(&Arrived::request(context, &claim))).await,
+    };
+    match verdict {
+        Ok(()) => Ok(Authorization::Claim(claim)),
+        Err(reason) => rejected(context, reason, Subject::of(&claim), Some(&claim.lock)),
+    }
+}
+
+/// The token of a request whose sender has proved its identity.
+///
+/// # Errors
+/// Why the request has none to judge.
+pub fn token(context: &RequestContext, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
+    context.active_route().headers.token(headers).inspect(|token| context.about.note_presented(token))
 }
 
 /// Whether a worker may take a request for something else than its method says. What asks for a websocket is no GET any more: a tunnel carries
@@ -120,203 +131,137 @@ fn may_mean_another(request: &Request<ClientBody>) -> bool {
         || names.any(|name| overrides(name.as_bytes()) || folds_alike(METHOD_PARAMETER, name))
 }
 
+/// Lets a request pass that nobody judges.
+fn passed(context: &RequestContext, reason: PassReason, counted: Counted) -> Authorization {
+    context.about.note_pass();
+    context.about.count(|| context.counts().count(counted));
+    Authorization::Pass(reason, None)
+}
+
 /// What becomes of a request that has no token to be judged.
 fn unclaimed(
     context: &RequestContext,
-    guarded: &Guarded,
+    lock: Result<NamedLock, Rejection>,
     headers: &HeaderMap,
     reason: Rejection,
-) -> Result<Grounds, Answer> {
-    let subject = match guarded {
-        Guarded::Not | Guarded::Unclear(_) => Subject::default(),
-        Guarded::By(lock) => Subject::of_tracked(lock),
-        Guarded::ByUncached(key) => Subject::of_lock(key),
+) -> Result<Authorization, Answer> {
+    let subject = match &lock {
+        Err(Rejection::TokenMissing) if reason == Rejection::TokenMissing => {
+            Subject { detail: Some(NAME_THE_LOCK), ..Subject::default() }
+        }
+        Err(_) => Subject::default(),
+        Ok(NamedLock::Tracked(lock)) => Subject::of_tracked(lock),
+        Ok(NamedLock::Unread(key)) => Subject::of_lock(key),
     };
-    let names_none = matches!((guarded, reason), (Guarded::Unclear(Rejection::TokenMissing), Rejection::TokenMissing));
-    let subject = Subject { detail: names_none.then_some(NAME_THE_LOCK), ..subject };
-    let held = if context.is_shadow() { at_hand(context, guarded) } else { None };
+    let held = lock.as_ref().ok().filter(|_| context.is_shadow()).and_then(|lock| hold(context, lock));
     rejected(context, reason, context.presenting(headers, subject), held.as_ref())
 }
 
-/// The lock of a request that passes, if there is one.
-fn at_hand(context: &RequestContext, guarded: &Guarded) -> Option<Arc<TrackedLock>> {
-    match guarded {
-        Guarded::Not | Guarded::Unclear(_) => None,
-        Guarded::By(lock) => Some(Arc::clone(lock)),
-        Guarded::ByUncached(key) => hold(context, key),
-    }
-}
-
-/// The claim to a lock that may have to be read first.
-async fn look_up(
-    context: &Rc<RequestContext>,
-    key: &LockKey,
-    token: FenceToken<HeaderValue>,
-) -> Result<Grounds, Answer> {
-    if context.is_shadow() {
-        context.about.note_token(&token);
-        context.about.note_pending();
-        let held = hold(context, key);
-        // Who only watches does not make requests wait for the store.
-        let (context, key) = (Rc::clone(context), key.clone());
-        context.share.background.clone().spawn(async move {
-            match load(&context, &key).await {
-                Ok(lock) => record_shadow_verdict(context, Claim { token, lock }).await,
-                Err(reason) => {
-                    context.would_refuse(reason, Subject { token: Some(&token), ..Subject::of_lock(&key) });
-                }
-            }
-        });
-        return Ok(Grounds::Pass(PassReason::Shadow, held));
-    }
-    match load(context, key).await {
-        Ok(lock) => Ok(Grounds::Claim(Claim { token, lock })),
-        Err(reason) => rejected(context, reason, Subject { token: Some(&token), ..Subject::of_lock(key) }, None),
-    }
-}
-
-/// The lock of that key, though nothing may be known of it yet.
-fn hold(context: &RequestContext, key: &LockKey) -> Option<Arc<TrackedLock>> {
-    match &context.in_force().guard {
-        Some(Guard::Templated(locks)) => locks.hold(key.as_str()),
-        Some(Guard::Static(_)) | None => None,
-    }
-}
-
-/// The lock of that key, read first if need be.
-///
-/// # Errors
-/// `unverifiable` if it can't be read in time, `draining` if the process does not go on for so long.
-pub async fn load(context: &RequestContext, key: &LockKey) -> Result<Arc<TrackedLock>, Rejection> {
-    let Some(Guard::Templated(locks)) = &context.in_force().guard else {
-        return Err(Rejection::Unverifiable);
+/// Lets a request pass on a route in shadow mode, and records what enforcing would have done. The request does not wait for the store.
+fn watch(context: &Rc<RequestContext>, lock: NamedLock, token: FenceToken<HeaderValue>) -> Authorization {
+    context.about.note_token(&token);
+    let held = hold(context, &lock);
+    let verdict = match &lock {
+        NamedLock::Tracked(lock) => lock.view().judge(&token, &context.timing()),
+        NamedLock::Unread(_) => Verdict::Confirm,
     };
-    let loaded = context.share.generation.process.unless_over(locks.load(key.as_str(), deadline(context))).await?;
-    loaded.map_err(|error| {
-        tracing::debug!(%key, %error, "the lock could not be looked up");
-        unloaded(&error)
-    })
-}
-
-/// Until when a request waits for the lock store.
-fn deadline(context: &RequestContext) -> Instant {
-    Instant::now() + context.share.generation.config.limits.confirm_timeout
-}
-
-/// What a rejection means on this route: an answer, unless the route only watches or says `dangerous_admit`.
-pub fn rejected(
-    context: &RequestContext,
-    reason: Rejection,
-    subject: Subject<'_>,
-    lock: Option<&Arc<TrackedLock>>,
-) -> Result<Grounds, Answer> {
-    if context.is_shadow() {
-        context.would_refuse(reason, subject);
-        return Ok(Grounds::Pass(PassReason::Shadow, lock.cloned()));
-    }
-    if reason == Rejection::Unverifiable && context.route().on_unavailable == OnUnavailable::DangerousAdmit {
-        context.metrics().dangerous_admit.inc();
-        context.about.count(|| context.counts().count(Counted::Unverified));
-        context.let_past(reason, subject);
-        return Ok(Grounds::Pass(PassReason::DangerousAdmit, lock.cloned()));
-    }
-    Err(context.refuse(reason, subject))
-}
-
-/// Judges the claim by what is known, and asks the store where that can't say.
-pub async fn judge<S>(exchange: Exchange<Grounds>, mut next: S) -> Result<Answer, Infallible>
-where
-    S: Service<Exchange<Judged>, Response = Answer, Error = Infallible>,
-{
-    let Exchange { request, context, in_flight, state } = exchange;
-    let mut judged_at = None;
-    let grounds = match state {
-        Grounds::Pass(reason, lock) => {
-            count_pass(&context, reason);
-            Ok(Grounds::Pass(reason, lock))
+    match (verdict, lock) {
+        (Verdict::Admit, NamedLock::Tracked(lock)) => context.admitted(&Claim { token, lock }),
+        (Verdict::Reject(reason), NamedLock::Tracked(lock)) => {
+            context.would_refuse(reason, Subject::of(&Claim { token, lock }));
         }
-        Grounds::Claim(claim) => {
-            if context.is_shadow() {
-                context.about.note_token(&claim.token);
-            }
-            let timing = context.timing();
-            judged_at = Some(timing.now);
-            let (verdict, age) = {
-                let outlook = claim.lock.view();
-                let verdict = outlook.judge(&claim.token, &timing);
-                let is_told = matches!(verdict, Verdict::Reject(_));
-                (verdict, if is_told { outlook.age(timing.now) } else { None })
-            };
-            match verdict {
-                Verdict::Confirm if context.is_shadow() => {
-                    context.about.note_pending();
-                    let lock = Arc::clone(&claim.lock);
-                    context.share.background.spawn(record_shadow_verdict(Rc::clone(&context), claim));
-                    Ok(Grounds::Pass(PassReason::Shadow, Some(lock)))
-                }
-                Verdict::Admit => Ok(admitted(&context, claim)),
-                Verdict::Reject(reason) => {
-                    let judged = Some(Judgement { at: timing.now, age });
-                    let subject = Subject { judged, ..Subject::of(&claim) };
-                    rejected(&context, reason, subject, Some(&claim.lock))
-                }
-                // Boxed: it is rare, and large.
-                Verdict::Confirm => {
-                    let confirmed = Box::pin(confirm(&context, &claim)).await;
-                    judged_at = None; // It has waited.
-                    match confirmed {
-                        Ok(()) => Ok(admitted(&context, claim)),
-                        Err(reason) => rejected(&context, reason, Subject::of(&claim), Some(&claim.lock)),
-                    }
-                }
-            }
+        (_, lock) => {
+            context.about.note_pending();
+            context.share.background.spawn(record_shadow_verdict(Rc::clone(context), lock, token));
         }
-    };
-    time_verdict(&context, judged_at.unwrap_or_else(Instant::now));
-    match grounds {
-        Ok(grounds) => next.call(Exchange { request, context, in_flight, state: Judged(grounds) }).await,
-        Err(answer) => Ok(answer),
     }
+    Authorization::Pass(PassReason::Shadow, held)
 }
 
-fn count_pass(context: &RequestContext, reason: PassReason) {
-    let counted = match reason {
-        PassReason::Exempt => Counted::Exempt,
-        PassReason::Off => Counted::Off,
-        PassReason::Shadow | PassReason::DangerousAdmit => return, // Counted by what they would have met.
+async fn record_shadow_verdict(context: Rc<RequestContext>, lock: NamedLock, token: FenceToken<HeaderValue>) {
+    let lock = match lock {
+        NamedLock::Tracked(lock) => lock,
+        NamedLock::Unread(key) => match load(&context, &key).await {
+            Ok(lock) => lock,
+            Err(reason) => {
+                return context.would_refuse(reason, Subject::of_lock(&key).with(&token));
+            }
+        },
     };
-    context.about.note_pass();
-    context.about.count(|| context.counts().count(counted));
-}
-
-/// What a claim that was admitted stands on: itself, to be judged and counted at the gate, unless the route only watches.
-fn admitted(context: &RequestContext, claim: Claim) -> Grounds {
-    if context.is_shadow() {
-        context.admitted(&claim);
-        return Grounds::Pass(PassReason::Shadow, Some(claim.lock));
-    }
-    Grounds::Claim(claim)
-}
-
-async fn record_shadow_verdict(context: Rc<RequestContext>, claim: Claim) {
-    match confirm(&context, &claim).await {
+    let claim = Claim { token, lock };
+    match confirm(&Arrived::request(&context, &claim)).await {
         Ok(()) => context.admitted(&claim),
         Err(reason) => context.would_refuse(reason, Subject::of(&claim)),
     }
 }
 
-/// Asks the store until it is clear whether the claim stands.
+/// The lock of a request that passes, though nothing may be known of it yet.
+fn hold(context: &RequestContext, lock: &NamedLock) -> Option<Arc<TrackedLock>> {
+    match (lock, &context.active_route().guard) {
+        (NamedLock::Tracked(lock), _) => Some(Arc::clone(lock)),
+        (NamedLock::Unread(key), Some(Guard::Templated(locks))) => locks.hold(key.as_str()),
+        (NamedLock::Unread(_), Some(Guard::Static(_)) | None) => None,
+    }
+}
+
+/// Reads a lock that the cache does not know yet.
 ///
 /// # Errors
-/// The reason why it does not; `unverifiable` if the store does not answer in time, `draining` if the process does not go on for so long.
-pub async fn confirm(context: &RequestContext, claim: &Claim) -> Result<(), Rejection> {
-    let asked = fencepost_fence::confirm::confirm(&claim.lock, &claim.token, deadline(context), || context.timing());
-    let confirmed = context.share.generation.process.unless_over(asked).await?;
-    let outcome = match confirmed {
-        Confirmed::Admitted => ConfirmOutcome::Admitted,
-        Confirmed::Refused(_) => ConfirmOutcome::Refused,
-        Confirmed::Unanswered => ConfirmOutcome::Failed,
-    };
-    context.metrics().confirmed(outcome).inc();
-    confirmed.verdict()
+/// `unverifiable` if it can't be read in time, `draining` if the process does not go on for so long.
+pub async fn load(context: &RequestContext, key: &LockKey) -> Result<Arc<TrackedLock>, Rejection> {
+    let guard = context.active_route().guard.as_ref().ok_or(Rejection::Unverifiable)?;
+    let generation = &context.share.generation;
+    let deadline = Instant::now() + generation.config.limits.confirm_timeout;
+    generation.process.unless_over(guard.load(key, deadline)).await?
+}
+
+/// What a rejection means on this route: an answer, unless the route is in shadow mode or says `dangerous_admit`.
+///
+/// # Errors
+/// That answer.
+pub fn rejected(
+    context: &RequestContext,
+    reason: Rejection,
+    subject: Subject<'_>,
+    lock: Option<&Arc<TrackedLock>>,
+) -> Result<Authorization, Answer> {
+    if context.is_shadow() {
+        context.would_refuse(reason, subject);
+        return Ok(Authorization::Pass(PassReason::Shadow, lock.cloned()));
+    }
+    if reason == Rejection::Unverifiable && context.route().on_unavailable == OnUnavailable::DangerousAdmit {
+        context.metrics().dangerous_admit.inc();
+        context.about.count(|| context.counts().count(Counted::Unverified));
+        context.let_past(reason, subject);
+        return Ok(Authorization::Pass(PassReason::DangerousAdmit, lock.cloned()));
+    }
+    Err(context.refuse(reason, subject))
+}
+
+/// Authorizes a request that came in shadow mode once more, because its route enforces now.
+///
+/// # Errors
+/// The refusal of a request that has no token to judge.
+pub fn enforced_after_all(context: &RequestContext, lock: Option<&Arc<TrackedLock>>) -> Result<Authorization, Answer> {
+    if let (Some(token), Some(lock)) = (context.about.token(), lock) {
+        return Ok(Authorization::Claim(Claim { token: token.clone(), lock: Arc::clone(lock) }));
+    }
+    let otherwise = if context.about.token().is_some() { Rejection::Unverifiable } else { Rejection::TokenMissing };
+    let reason = context.about.outcome().and_then(Outcome::rejection).unwrap_or(otherwise);
+    Err(context.refuse(reason, lock.map(|lock| Subject::of_tracked(lock)).unwrap_or_default()))
+}
+
+impl Authorization {
+    /// Says in the worker's response what the verdict was, if the route wants that.
+    pub fn show(&self, context: &RequestContext, headers: &mut HeaderMap) {
+        if !context.route().verdict_header {
+            return;
+        }
+        let about = &context.about;
+        if let (Authorization::Pass(PassReason::Shadow, _), Some(decision)) = (self, about.decision()) {
+            headers.insert(FENCE_REASON, HeaderValue::from_static(about.reason()));
+            headers.insert(FENCE_DECISION, decision.header());
+        }
+        headers.insert(FENCE_VERDICT, HeaderValue::from_static(about.verdict()));
+    }
 }

@@ -1,27 +1,23 @@
-//! The last layer: everything a request has to wait for, then the gate, then its first byte.
+//! Everything a request has to wait for, then the gate, then its first byte.
+//! It does not carry bytes: that is `upstream`.
 
-mod handoff;
-
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use fencepost_policy::{EnterError, Rejection};
+use fencepost_fence::enter::{Entered, QueuePlace, enter};
+use fencepost_policy::Rejection;
 use http::Request;
 use tokio::time::Instant;
 
-pub use handoff::Handoff;
-use handoff::Turn;
-
-use crate::downstream::{BodyFault, ClientBody};
-use crate::fencing::{Grounds, Judged, confirm, rejected};
+use crate::at_gate::{Arrived, HeldUp};
+use crate::fencing::{Authorization, enforced_after_all, rejected};
 use crate::in_place::boxed;
 use crate::logging::WithCauses;
-use crate::recording::Subject;
+use crate::recording::{Answer, Subject};
 use crate::refusal::Failure;
-use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
+use crate::request_context::{InFlight, RequestContext};
+use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
     Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts,
     UpstreamError, Wants, outgoing_request, prepare_body,
@@ -32,14 +28,17 @@ use crate::worker_permit::WorkerPermit;
 const SENDS_MAX: usize = 4;
 
 /// Reads a small body whole, gets a connection ready, enters the gate and sends the request.
-pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
-    let Exchange { request, context, in_flight, state: Judged(grounds) } = exchange;
-    let prepared = prepare(&context, request).await;
-    let request = match prepared {
-        Ok(request) => request,
-        Err(answer) => return Ok(answer),
-    };
-    Ok(send(context, in_flight, grounds, request).await.unwrap_or_else(|answer| answer))
+///
+/// # Errors
+/// The answer to a request that gets no further.
+pub async fn forward(
+    context: &Rc<RequestContext>,
+    in_flight: InFlight,
+    authorization: Authorization,
+    request: Box<Request<ClientBody>>,
+) -> Result<Answer, Answer> {
+    let request = prepare(context, request).await?;
+    send(context, in_flight, authorization, request).await
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
@@ -81,12 +80,12 @@ async fn prepare(
     })
 }
 
-/// Sends the request as soon as the gate lets it out. At most once: what provably was not sent leaves the gate and enters
+/// Sends the request as soon as the gate lets it in. At most once: what provably was not sent leaves the gate and enters
 /// again, on another connection.
 async fn send(
-    context: Rc<RequestContext>,
+    context: &Rc<RequestContext>,
     mut in_flight: InFlight,
-    mut grounds: Grounds,
+    mut authorization: Authorization,
     mut request: Box<Request<RequestBody>>,
 ) -> Result<Answer, Answer> {
     let route = context.route();
@@ -94,17 +93,16 @@ async fn send(
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Entered { ready, permit, turn, grounds: admitted, at } = enter(&context, wants, in_flight, grounds).await?;
-        grounds = admitted;
+        let Sendable { ready, permit, place, at } = permit(context, wants, in_flight, &mut authorization).await?;
         if attempt == 0
-            && let Grounds::Claim(claim) = &grounds
+            && let Authorization::Claim(claim) = &authorization
         {
             context.admitted(claim);
         }
         context.about.note_sending();
-        match in_turn(turn, ready.send(Admitted::new(request, permit), timeouts, at)).await {
+        match in_turn(place, ready.send(Admitted::new(request, permit), timeouts, at)).await {
             Ok(mut answer) => {
-                context.tell_verdict(&grounds, answer.headers_mut());
+                authorization.show(context, answer.headers_mut());
                 return Ok(boxed(|| answer));
             }
             Err(SendError::Unsent(unsent)) => {
@@ -120,99 +118,92 @@ async fn send(
     Err(context.fail(Failure::Unreachable))
 }
 
-/// Waits for the answer to what has been let in. Who waits for its turn is next when the first byte is out.
+/// Waits for the head of the response. The next request in the queue enters once something of this one is written.
 async fn in_turn(
-    mut turn: Option<Box<Turn>>,
+    mut place: Option<Box<QueuePlace<HeldUp>>>,
     mut head: AwaitedHead<WorkerPermit>,
 ) -> <AwaitedHead<WorkerPermit> as Future>::Output {
     poll_fn(|cx| {
         let polled = Pin::new(&mut head).poll(cx);
-        turn.take_if(|_| polled.is_ready() || head.has_begun(cx));
+        place.take_if(|_| polled.is_ready() || head.has_begun(cx));
         polled
     })
     .await
 }
 
-/// A request that has been let in.
-struct Entered {
+/// A request that may be sent, now.
+struct Sendable {
     ready: ReadyConnection,
     permit: WorkerPermit,
-    /// `None` if it did not have to wait for others. Boxed, as all that is rare: each request would move the room for it.
-    turn: Option<Box<Turn>>,
-    grounds: Grounds,
-    /// When that was.
+    place: Option<Box<QueuePlace<HeldUp>>>,
+    /// When the gate let it in.
     at: Instant,
+}
+
+/// Why a request does not enter the gate.
+enum NotEntered {
+    Rejected(Rejection),
+    /// It has no connection.
+    Answered(Answer),
+}
+
+impl From<Rejection> for NotEntered {
+    fn from(reason: Rejection) -> NotEntered {
+        NotEntered::Rejected(reason)
+    }
 }
 
 /// Waits for a connection to the worker and for the gate; returns with both, and nothing in between.
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn enter(
+async fn permit(
     context: &Rc<RequestContext>,
     wants: Wants,
     mut in_flight: InFlight,
-    mut grounds: Grounds,
-) -> Result<Entered, Answer> {
-    let mut handoff = Handoff::default();
-    let mut kept = None;
-    // Its route only watched when it came, and enforces by now.
-    let mut enforces = false;
+    authorization: &mut Authorization,
+) -> Result<Sendable, Answer> {
+    let mut was_in_shadow = false;
     loop {
-        let ready = match kept.take().filter(ReadyConnection::is_usable) {
-            Some(ready) => ready,
-            None if handoff.is_queued() => Box::pin(handoff.get_ready(ready(context, wants))).await?,
-            None => ready(context, wants).await?,
-        };
-        let claim = match &grounds {
-            Grounds::Claim(claim) => claim,
-            Grounds::Pass(reason, lock) => match WorkerPermit::passing(Rc::clone(context), *reason, in_flight) {
-                Ok(permit) => return Ok(Entered { ready, permit, turn: None, grounds, at: Instant::now() }),
-                Err(back) => {
-                    in_flight = back;
-                    kept = Some(ready);
-                    grounds = Grounds::Claim(context.judged_after_all(lock.as_ref())?);
-                    enforces = true;
-                    continue;
+        let claim = match authorization {
+            Authorization::Claim(claim) => claim,
+            Authorization::Pass(reason, lock) => {
+                let ready = connection(context, wants, None).await?;
+                match WorkerPermit::passing(Rc::clone(context), *reason, in_flight) {
+                    Ok(permit) => return Ok(Sendable { ready, permit, place: None, at: Instant::now() }),
+                    Err(back) => in_flight = back,
                 }
-            },
-        };
-        let timing = context.timing();
-        let outcome = match handoff.enter(claim, &timing) {
-            Ok(admission) => {
-                // From here on it is given back, whatever happens.
-                let permit = WorkerPermit::admitted(Rc::clone(context), Arc::clone(&claim.lock), admission, in_flight);
-                let turn = handoff.passed(context, &claim.lock);
-                return Ok(Entered { ready, permit, turn, grounds, at: timing.now });
-            }
-            Err(EnterError::Refused(reason)) => Err(reason),
-            Err(EnterError::Record(tenure)) => {
-                drop(ready); // Others may have it meanwhile; it would not stay fresh.
-                Box::pin(handoff.record(context, &claim.lock, tenure)).await
-            }
-            Err(EnterError::Wait) => Box::pin(handoff.wait(context, claim, ready)).await.map(|ready| kept = ready),
-            Err(EnterError::Confirm) => {
-                drop(ready);
-                Box::pin(handoff.get_ready(confirm(context, claim))).await
+                *authorization = enforced_after_all(context, lock.as_ref())?;
+                was_in_shadow = true;
+                continue;
             }
         };
-        match outcome {
-            Ok(()) => {}
-            Err(reason @ Rejection::HandoffTimeout) if handoff.proceeds(context) => {
-                context.metrics().dangerous_proceed.inc();
-                context.let_past(reason, Subject::of(claim));
+        let arrived = Arrived::request(context, claim);
+        let get_ready = |kept| async move { connection(context, wants, kept).await.map_err(NotEntered::Answered) };
+        let reason = match enter(&arrived, get_ready).await {
+            Ok(Entered { entry, ready, place, at }) => {
+                let permit = WorkerPermit::admitted(Rc::clone(context), entry, in_flight);
+                return Ok(Sendable { ready, permit, place, at });
             }
-            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(context, claim)),
-            Err(reason) if enforces => return Err(context.refuse(reason, Subject::of(claim))),
-            Err(reason) => grounds = rejected(context, reason, Subject::of(claim), Some(&claim.lock))?,
+            Err(NotEntered::Answered(answer)) => return Err(answer),
+            Err(NotEntered::Rejected(reason)) => reason,
+        };
+        if was_in_shadow || reason == Rejection::HandoffTimeout {
+            return Err(arrived.refuse(reason));
         }
+        *authorization = rejected(context, reason, Subject::of(claim), Some(&claim.lock))?;
     }
 }
 
-async fn ready(context: &RequestContext, wants: Wants) -> Result<ReadyConnection, Answer> {
-    match context.pool().free(wants) {
+/// The connection that was kept, if it is still usable, or another one.
+async fn connection(
+    context: &RequestContext,
+    wants: Wants,
+    kept: Option<ReadyConnection>,
+) -> Result<ReadyConnection, Answer> {
+    match kept.filter(ReadyConnection::is_usable).or_else(|| context.pool().free(wants)) {
         Some(ready) => Ok(ready),
-        // Boxed: who finds one would move the room for the wait.
+        // Boxed: a request that finds one would move the room for the wait.
         None => Box::pin(wait_for_connection(context, wants)).await,
     }
 }
@@ -234,7 +225,7 @@ async fn wait_for_connection(context: &RequestContext, wants: Wants) -> Result<R
 }
 
 impl RequestContext {
-    /// What a client is told whose request was sent and not answered.
+    /// The answer to a request that was sent and that the worker did not answer.
     fn no_answer(&self, error: &SendError<WorkerPermit>) -> Answer {
         let failure = match error {
             SendError::Timeout => Failure::TimedOut,
@@ -246,7 +237,7 @@ impl RequestContext {
                 Failure::NoAnswer
             }
         };
-        // A body that did not arrive is its client's affair, and what was cut because its tenure had ended is ours.
+        // A body that did not arrive is the client's fault; a request that was cut with its tenure is ours.
         let is_the_workers = !matches!(error, SendError::Body(_) | SendError::NoAnswer { source: None, .. });
         self.log_failure(failure, error, is_the_workers);
         self.fail(failure)

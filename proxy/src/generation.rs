@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use fencepost_config::Config;
+use fencepost_fence::claim::Guard;
 use fencepost_locks::{FormatConflict, LockSource, TrackedLock};
 
 use crate::access_log::{AccessLog, OpenError};
 use crate::lock_sources::SourcesError;
 use crate::metrics::RouteMetrics;
 use crate::process::Process;
-use crate::routes::{ActiveRoute, Guard, longest_orphan_timeouts, source_of};
+use crate::routes::{ActiveRoute, guard_of, longest_orphan_timeouts, source_of};
 use crate::upstream::Upstream;
 use crate::upstreams::{Identity, UpstreamsError};
 
@@ -61,7 +62,7 @@ impl PreparedGeneration {
     pub fn new(config: Config, number: u64, process: Arc<Process>) -> Result<PreparedGeneration, GenerationError> {
         let (upstreams, identities) = process.identities.upstreams(&config)?;
         let sources = process.sources.of(&config, process.memory.as_ref())?;
-        let guards = config.routes.iter().map(|route| Guard::of(route, &sources));
+        let guards = config.routes.iter().map(|route| guard_of(route, &sources));
         let access_log = |log| AccessLog::open(log, process.access_lines_lost.clone(), &process.closing);
         Ok(PreparedGeneration {
             number,

@@ -21,7 +21,7 @@ impl RequestContext {
         match (&route.mode, &route.identity) {
             (Mode::Off, _) | (_, None) => Ok(()),
             (Mode::Enforce(_) | Mode::Shadow(_), Some(identity)) => {
-                establish(identity, self.peer.as_deref(), &self.in_force().headers, headers)
+                establish(identity, self.peer.as_deref(), &self.active_route().headers, headers)
             }
         }
     }

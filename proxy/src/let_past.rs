@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 /// Why a request may pass without having been admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassReason {
-    /// Its route only watches.
+    /// Its route is in shadow mode.
     Shadow,
     /// Its method is exempt.
     Exempt,
@@ -44,7 +44,7 @@ pub struct Pass {
 }
 
 impl LetPast {
-    /// Lets a request past, counted. `None` if the route only watched when the request came and is closed by now: then the request
+    /// Lets a request past and counts it. `None` if the request came in shadow mode and the route is closed now: then the request
     /// has to be judged.
     pub fn pass(self: &Arc<LetPast>, reason: PassReason) -> Option<Pass> {
         let mut is_late = None;

@@ -1,6 +1,6 @@
 //! fencepost: a reverse proxy that lets a request through only while its sender still holds the lock.
 //!
-//! In the order of a request's way: [`downstream`] accepts connections; [`stack`] is the way itself, on one screen:
+//! In the order of a request's way: [`server`] accepts connections; [`stack`] is the way itself, on one screen:
 //! `routing` → `fencing` → `gate`, then [`upstream`]; `refusal` writes what a refused request is told. [`run`] puts it all
 //! up and takes it down again.
 
@@ -11,6 +11,7 @@ pub mod about;
 pub mod access_log;
 pub mod active_config;
 pub mod admin;
+pub mod at_gate;
 pub mod check;
 pub mod cli;
 pub mod client_tls;
@@ -18,7 +19,6 @@ pub mod dashboard;
 pub mod decision;
 pub mod demo;
 mod descriptors;
-pub mod downstream;
 pub mod drain;
 mod etcd_access;
 pub mod explain;
@@ -46,6 +46,7 @@ pub mod request_context;
 pub mod routes;
 pub mod routing;
 mod run;
+pub mod server;
 pub mod server_tls;
 pub mod service_manager;
 mod signals;

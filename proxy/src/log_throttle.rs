@@ -1,13 +1,11 @@
 //! Keeps a flood of refusals from becoming a flood of log lines.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fencepost_policy::Rejection;
 use tokio::time::Instant;
 
-use crate::downstream::HandshakeFailure;
-use crate::metrics::by_thread::{Part, Totals};
+use crate::server::HandshakeFailure;
 
 /// Lines are counted by the reason of a refusal, and beside those that no route takes the request, that it could not be read, and by
 /// the reason why a handshake came to nothing.
@@ -16,30 +14,23 @@ const NO_ROUTE: usize = Rejection::ALL.len();
 const UNREAD_HEAD: usize = NO_ROUTE + 1;
 const HANDSHAKE: usize = UNREAD_HEAD + 1;
 
-/// Lets up to a hundred lines a second through for each reason; the first line of a later second has the number of those that were
-/// left out. Metrics count them all. Requests that no route takes are a kind of their own, and so are those whose heads could not be read,
-/// and handshakes that come to nothing, by their reason.
+/// Lets up to a hundred lines a second through for each reason. The first line of a later second has the number of those that were
+/// left out; metrics count them all. Requests that no route takes are a kind of their own, as are unreadable heads, and failed
+/// handshakes by their reason.
 #[derive(Debug)]
 pub struct LogThrottle {
     start: Instant,
     kinds: [Throttle; KINDS],
-    /// What all threads have left out, by kind.
-    left_out: Arc<Totals>,
 }
 
-/// The same, for one kind of line.
+/// The throttle of one kind of line.
 #[derive(Debug, Default)]
 struct Throttle {
     /// The second since the start, and how many lines it has had: in one word, so that it changes in one step.
     second_and_lines: AtomicU64,
-    /// How many of those that were left out some line has told of.
-    told: AtomicU64,
+    /// How many were left out since a line told their number.
+    left_out: AtomicU64,
 }
-
-/// What one thread has left out. In a flood this is all that is written: of a number that threads have in common each would wait for
-/// the others.
-#[derive(Debug)]
-pub struct LeftOut(Part);
 
 impl LogThrottle {
     /// Lines a second, of each kind.
@@ -47,44 +38,36 @@ impl LogThrottle {
 
     /// Nothing has been logged yet.
     pub fn new() -> LogThrottle {
-        let kinds = std::array::from_fn(|_| Throttle::default());
-        LogThrottle { start: Instant::now(), kinds, left_out: Totals::new(KINDS) }
+        LogThrottle { start: Instant::now(), kinds: std::array::from_fn(|_| Throttle::default()) }
     }
 
-    /// What one thread leaves out from now on.
-    pub fn left_out(&self) -> LeftOut {
-        LeftOut(self.left_out.part())
+    /// Whether to log this refusal; if so, how many of its kind were left out before it.
+    pub fn admits(&self, reason: Rejection, now: Instant) -> Option<u64> {
+        self.admits_kind(reason as usize, now)
     }
 
-    /// Whether to log this one; if so, how many of its kind were left out before it.
-    pub fn admits(&self, reason: Rejection, now: Instant, left_out: &LeftOut) -> Option<u64> {
-        self.admits_kind(reason as usize, now, left_out)
+    /// Like [`admits`](Self::admits), for a request that no route takes.
+    pub fn admits_no_route(&self, now: Instant) -> Option<u64> {
+        self.admits_kind(NO_ROUTE, now)
     }
 
-    /// The same for a request that no route takes.
-    pub fn admits_no_route(&self, now: Instant, left_out: &LeftOut) -> Option<u64> {
-        self.admits_kind(NO_ROUTE, now, left_out)
+    /// Like [`admits`](Self::admits), for a request whose head could not be read.
+    pub fn admits_unread_head(&self, now: Instant) -> Option<u64> {
+        self.admits_kind(UNREAD_HEAD, now)
     }
 
-    /// The same for a request whose head could not be read.
-    pub fn admits_unread_head(&self, now: Instant, left_out: &LeftOut) -> Option<u64> {
-        self.admits_kind(UNREAD_HEAD, now, left_out)
+    /// Like [`admits`](Self::admits), for a handshake that failed.
+    pub fn admits_handshake(&self, why: HandshakeFailure, now: Instant) -> Option<u64> {
+        self.admits_kind(HANDSHAKE + why as usize, now)
     }
 
-    /// The same for a handshake that came to nothing.
-    pub fn admits_handshake(&self, why: HandshakeFailure, now: Instant, left_out: &LeftOut) -> Option<u64> {
-        self.admits_kind(HANDSHAKE + why as usize, now, left_out)
-    }
-
-    fn admits_kind(&self, kind: usize, now: Instant, left_out: &LeftOut) -> Option<u64> {
+    fn admits_kind(&self, kind: usize, now: Instant) -> Option<u64> {
         let throttle = &self.kinds[kind];
         if !throttle.admits(now.saturating_duration_since(self.start).as_secs()) {
-            left_out.0.add(kind, 1);
+            throttle.left_out.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        let all = self.left_out.row()[kind];
-        let told = throttle.told.fetch_max(all, Ordering::Relaxed);
-        Some(all.saturating_sub(told)) // Another thread may have told of more by now.
+        Some(throttle.left_out.swap(0, Ordering::Relaxed))
     }
 }
 
@@ -117,9 +100,8 @@ mod tests {
     #[test]
     fn a_flood_of_refusals_is_a_hundred_lines_a_second_and_reason() {
         let throttle = LogThrottle::new();
-        let left_out = throttle.left_out();
         let at = |millis| throttle.start + Duration::from_millis(millis);
-        let admits = |reason, now| throttle.admits(reason, now, &left_out);
+        let admits = |reason, now| throttle.admits(reason, now);
         let (stale, missing) = (Rejection::StaleTenure, Rejection::TokenMissing);
         for _ in 0..LogThrottle::LINES_MAX {
             assert_eq!(admits(stale, at(1)), Some(0));
@@ -127,14 +109,14 @@ mod tests {
         assert_eq!(admits(stale, at(2)), None);
         assert_eq!(admits(stale, at(999)), None);
         assert_eq!(admits(missing, at(999)), Some(0));
-        assert_eq!(throttle.admits_no_route(at(999), &left_out), Some(0));
-        assert_eq!(throttle.admits_unread_head(at(999), &left_out), Some(0));
+        assert_eq!(throttle.admits_no_route(at(999)), Some(0));
+        assert_eq!(throttle.admits_unread_head(at(999)), Some(0));
         for why in HandshakeFailure::ALL {
             for line in 0..=LogThrottle::LINES_MAX {
-                let admitted = throttle.admits_handshake(why, at(999), &left_out);
+                let admitted = throttle.admits_handshake(why, at(999));
                 assert_eq!(admitted, (line < LogThrottle::LINES_MAX).then_some(0), "{why:?}");
             }
-            assert_eq!(throttle.admits_handshake(why, at(1000), &left_out), Some(1), "{why:?}");
+            assert_eq!(throttle.admits_handshake(why, at(1000)), Some(1), "{why:?}");
         }
         assert_eq!(admits(stale, at(1000)), Some(2));
         assert_eq!(admits(stale, at(1001)), Some(0));
@@ -146,20 +128,15 @@ mod tests {
         const SECONDS: u64 = 5;
         const EACH: u64 = SECONDS * 1_000;
         let throttle = LogThrottle::new();
-        let admits = |millis, left_out: &LeftOut| {
-            throttle.admits(Rejection::NotOwner, throttle.start + Duration::from_millis(millis), left_out)
-        };
-        let flood = || {
-            let left_out = throttle.left_out();
-            (0..EACH).filter_map(|millis| admits(millis, &left_out)).collect::<Vec<_>>()
-        };
+        let admits = |millis| throttle.admits(Rejection::NotOwner, throttle.start + Duration::from_millis(millis));
+        let flood = || (0..EACH).filter_map(admits).collect::<Vec<_>>();
         let told: Vec<u64> = thread::scope(|scope| {
             let floods = [(); 4].map(|()| scope.spawn(flood));
             floods.into_iter().flat_map(|flood| flood.join().unwrap()).collect()
         });
         let lines = told.len() as u64;
         assert!(lines <= SECONDS * LogThrottle::LINES_MAX, "{lines} lines");
-        let rest = admits(EACH, &throttle.left_out()).unwrap();
+        let rest = admits(EACH).unwrap();
         assert_eq!(told.iter().sum::<u64>() + rest, 4 * EACH - lines);
     }
 }

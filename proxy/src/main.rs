@@ -61,9 +61,7 @@ fn main() -> ExitCode {
         Command::Explain { config, question } => told(with_file(&config, |config, _| explain_token(&config, question))),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
         Command::Hold(settings) => by_its_code(hold::hold(*settings)),
-        Command::HoldStart { gate, descriptors, command } => {
-            ExitCode::from(hold::become_command(&gate, descriptors, &command))
-        }
+        Command::HoldStart { gate, command } => ExitCode::from(hold::become_command(&gate, &command)),
         Command::HoldWatchdog { holder, others } => by_its_code(hold::run_watchdog(holder, &others)),
     }
 }

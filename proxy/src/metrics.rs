@@ -2,7 +2,6 @@
 //! requests.
 
 mod active_config;
-pub(crate) mod by_thread;
 mod requests;
 mod route;
 mod sources;
@@ -18,13 +17,13 @@ use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-pub use requests::{Counted, RequestCounts, RequestTotals};
-pub use route::{ConfirmOutcome, RouteMetrics};
+pub use requests::{Counted, RequestCounts};
+pub use route::{OneMore, RouteMetrics};
 pub use sources::SourceReading;
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
-use crate::downstream::Closing;
 use crate::observe::lately::Refusals;
+use crate::server::Closing;
 
 /// Every metric of the process.
 #[derive(Debug, Clone)]
@@ -48,7 +47,6 @@ pub struct Metrics {
     decisions_lost: IntCounter,
     log_lines_lost: IntCounterVec,
     state_dir_failing: IntGauge,
-    sources: sources::SourceMetrics,
     config: ConfigMetrics,
     tls: TlsMetrics,
 }
@@ -122,7 +120,7 @@ impl Metrics {
         let build_info = made.gauges("fencepost_build_info", "The running version.", &["version"])?;
         build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Metrics {
-            requests: made.add(requests::Requests::new())?,
+            requests: requests::Requests::new(&made)?,
             waiting: gauges("waiting", "Those of them that wait at a barrier.", &["route"])?,
             confirms: made.counters(
                 "fencepost_confirms_total",
@@ -191,7 +189,6 @@ impl Metrics {
                 "fencepost_state_dir_failing",
                 "Whether the state_dir did not take what was last written to it, or not in time.",
             )?,
-            sources: sources::SourceMetrics::new(&made)?,
             config: ConfigMetrics::new(&made)?,
             tls: TlsMetrics::new(&made)?,
             registry,
@@ -201,16 +198,6 @@ impl Metrics {
     /// How many requests were refused, or would have been, since the start, on all routes there were.
     pub fn refused(&self) -> Refusals {
         self.requests.refused()
-    }
-
-    /// Notes the state of a source.
-    pub fn set_source(&self, source: &str, reading: SourceReading) {
-        self.sources.set(source, reading);
-    }
-
-    /// Shows nothing any more of a source that no route uses.
-    pub fn forget_source(&self, source: &str) {
-        self.sources.forget(source);
     }
 
     /// Notes which configuration is in force, and that its file was right at that time.
@@ -280,14 +267,15 @@ impl Metrics {
         self.state_dir_failing.set(failing.into());
     }
 
-    /// The Prometheus text format, version 0.0.4; with what this configuration says of its routes.
+    /// The Prometheus text format, version 0.0.4; with what this configuration says of its routes, and what is known of its sources.
     ///
     /// # Errors
     /// Never in practice: every metric has a name and values.
-    pub fn text(&self, config: &Config) -> Result<Vec<u8>, prometheus::Error> {
+    pub fn text(&self, config: &Config, sources: &[(&str, SourceReading)]) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         TextEncoder::new().encode(&active_config::info(config)?, &mut text)?;
+        TextEncoder::new().encode(&sources::families(sources)?, &mut text)?;
         Ok(text)
     }
 }

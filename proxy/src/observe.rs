@@ -26,7 +26,8 @@ use tokio::time::Instant;
 use crate::decision::DecisionIds;
 
 pub use filter::Filter;
-pub use record::{Decision, Likeness, Outcome, RouteLabel};
+pub use notes::Event;
+pub use record::{Decision, Likeness, Outcome, RouteLabel, millis};
 pub use timeline::{TenureNews, Wait};
 
 use lately::Lately;
@@ -37,35 +38,6 @@ use timeline::Timeline;
 
 /// How often the threads' lists are collected while nobody asks.
 pub const COLLECT_PERIOD: Duration = Duration::from_millis(100);
-
-/// Something that happened.
-///
-/// Behind a pointer from the start: whoever notes it and whoever collects it would move 300 bytes five times, which with an allocation for
-/// each text of a decision is 4 % of the instructions of a refused request.
-#[derive(Debug)]
-pub enum Event {
-    /// A request was decided on, and in a flood so many more that are like it.
-    Decision {
-        /// What was decided.
-        decision: Box<Decision>,
-        /// Of how many more only that is known.
-        alike: u32,
-    },
-    /// A tenure began or ended.
-    Tenure(Box<TenureNews>),
-    /// A request waits at a barrier, or has ceased to.
-    Wait(Box<Wait>),
-}
-
-impl Event {
-    fn at(&self) -> SystemTime {
-        match self {
-            Event::Decision { decision, .. } => decision.at,
-            Event::Tenure(news) => news.at,
-            Event::Wait(wait) => wait.at,
-        }
-    }
-}
 
 /// What the process remembers of the past, for its operators.
 #[derive(Debug)]
@@ -236,12 +208,6 @@ impl Book {
 /// What is observed is for looking at only: a panic in the middle of noting it is no reason to stop.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Milliseconds since the Unix epoch; 0 before it.
-pub fn millis(at: SystemTime) -> u64 {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

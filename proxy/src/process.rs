@@ -1,9 +1,10 @@
 //! What a process has once, whatever configuration is in force.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fencepost_fence::enter::WaitingRoom;
 use fencepost_locks::MemoryStore;
 use fencepost_policy::Rejection;
 use tokio::sync::watch;
@@ -40,8 +41,8 @@ pub struct Process {
     pub sources: LockSources,
     /// Whether worker threads make progress.
     pub pulses: ThreadLiveness,
-    /// How many requests wait at barriers.
-    pub waiting: AtomicUsize,
+    /// The requests that wait at barriers.
+    pub waiting_room: Arc<WaitingRoom>,
     draining: AtomicBool,
     /// Whether a thread has ended with requests that may run on at the worker.
     has_unseen: AtomicBool,
@@ -85,7 +86,7 @@ impl Process {
             unrouted_label: Arc::new(RouteLabel::unrouted()),
             memory,
             pulses: ThreadLiveness::default(),
-            waiting: AtomicUsize::new(0),
+            waiting_room: Arc::default(),
             draining: AtomicBool::new(false),
             has_unseen: AtomicBool::new(false),
             over: watch::Sender::new(false),
@@ -144,19 +145,21 @@ impl Process {
         waits
     }
 
+    /// Completes once whatever has not got to the worker by itself is refused ([`Process::end_waits`]).
+    pub async fn over(&self) {
+        let mut over = self.over.subscribe();
+        over.wait_for(|over| *over).await.map(drop).expect("a process outlives those who borrow it");
+    }
+
     /// Waits for what a request needs before anything of it goes to the worker.
     ///
     /// # Errors
     /// `draining` if the process ends before that ([`Process::end_waits`]).
     pub async fn unless_over<T>(&self, wait: impl Future<Output = T>) -> Result<T, Rejection> {
-        let over = async {
-            let mut over = self.over.subscribe();
-            over.wait_for(|over| *over).await.map(drop).expect("a process outlives those who borrow it");
-        };
         tokio::select! {
             biased;
             done = wait => Ok(done),
-            () = over => Err(Rejection::Draining),
+            () = self.over() => Err(Rejection::Draining),
         }
     }
 }

@@ -1,27 +1,30 @@
-//! Every verdict leaves a trace: a count, for refusals a line in the log, and a decision that operators can look at.
+//! Records every verdict: a count, for refusals a line in the log, and a decision that operators can look at. Writes the proxy's own answers.
+//! It decides nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use fencepost_fence::claim::Claim;
 use fencepost_locks::TrackedLock;
 use fencepost_policy::{FenceToken, LockKey, Rejection, Revision};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::active_config::ThreadShare;
 use crate::decision::DecisionId;
-use crate::downstream::{ClientAddress, UnreadHead};
-use crate::fencing::{Claim, Grounds};
 use crate::in_place::boxed;
-use crate::let_past::PassReason;
 use crate::metrics::Counted;
 use crate::observe::record::whole_millis;
 use crate::observe::text::{shown_host, shown_method, shown_owner, shown_path, shown_peer};
 use crate::observe::{Decision, Likeness, Outcome, RouteLabel};
-use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
-use crate::request_context::{Answer, RequestContext};
+use crate::refusal::{Failure, Refusal};
+use crate::request_context::RequestContext;
+use crate::server::{ClientAddress, UnreadHead};
 use crate::upstream::ResponseBody;
+use crate::worker_permit::WorkerPermit;
+
+/// An answer on its way to the client. Behind a pointer, as the request: it is moved from layer to layer.
+pub type Answer = Box<Response<ResponseBody<WorkerPermit>>>;
 
 /// What the verdict on a request was, where its route says so: `Fence-Verdict`.
 pub const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
@@ -33,48 +36,53 @@ pub struct Subject<'a> {
     pub lock: Option<&'a LockKey>,
     /// That lock, if it is tracked.
     pub tracked: Option<&'a TrackedLock>,
-    /// What was presented.
-    pub token: Option<&'a FenceToken<HeaderValue>>,
-    /// The owner that was presented, where that is no token, or none to be judged.
+    /// The owner that the request presents, be it without a revision.
     pub owner: Option<&'a HeaderValue>,
-    /// The revision that was presented beside it.
+    /// The revision that it presents, be it without an owner.
     pub revision: Option<Revision>,
-    /// What the lock was like when it was judged, if nothing has been waited for since.
-    pub judged: Option<Judgement>,
-    /// What helps whoever is refused more than the reason's own words.
+    /// What helps the client more than the reason's own words.
     pub detail: Option<&'static str>,
 }
 
-/// When a request was judged, and how old what is known of its lock was then.
-#[derive(Debug, Clone, Copy)]
-pub struct Judgement {
-    /// When.
-    pub at: Instant,
-    /// The age of the news; `None` if there was none.
-    pub age: Option<Duration>,
-}
-
 impl<'a> Subject<'a> {
-    /// A lock, nothing having been presented that could be judged.
+    /// A lock that is not tracked.
     pub fn of_lock(lock: &'a LockKey) -> Subject<'a> {
         Subject { lock: Some(lock), ..Subject::default() }
     }
 
-    /// The same, of a lock that is tracked.
+    /// A lock that is tracked.
     pub fn of_tracked(lock: &'a TrackedLock) -> Subject<'a> {
-        Subject { lock: Some(lock.key()), tracked: Some(lock), ..Subject::default() }
+        Subject { tracked: Some(lock), ..Subject::of_lock(lock.key()) }
     }
 
     /// A claim.
     pub fn of(claim: &'a Claim) -> Subject<'a> {
-        Subject { token: Some(&claim.token), ..Subject::of_tracked(&claim.lock) }
+        Subject::of_tracked(&claim.lock).with(&claim.token)
+    }
+
+    /// The subject with a token.
+    #[must_use]
+    pub fn with(self, token: &'a FenceToken<HeaderValue>) -> Subject<'a> {
+        Subject { owner: Some(&token.owner), revision: Some(token.revision), ..self }
     }
 }
 
 impl RequestContext {
-    /// The subject with what these headers present, as far as that can be read: no token, or none to be judged.
+    /// Records why the worker did not answer, or was not asked, and writes the client's answer.
+    pub fn fail(&self, failure: Failure) -> Answer {
+        self.metrics().failed(failure);
+        self.about.note_failure(failure);
+        boxed(|| failure.answer(self.form).map(ResponseBody::Whole))
+    }
+
+    /// The answer to a request that made us panic.
+    pub fn panicked(&self) -> Answer {
+        self.fail(if self.about.may_be_sent() { Failure::InternalAfterSending } else { Failure::Internal })
+    }
+
+    /// The subject with the readable part of what these headers present.
     pub fn presenting<'a>(&self, headers: &'a HeaderMap, subject: Subject<'a>) -> Subject<'a> {
-        let names = &self.in_force().headers;
+        let names = &self.active_route().headers;
         let (owner, revision) = (names.owner(headers).ok().flatten(), names.revision_alone(headers));
         self.about.note_part(owner, revision);
         Subject { owner, revision, ..subject }
@@ -85,7 +93,7 @@ impl RequestContext {
         self.refuse_for(reason, subject, 1)
     }
 
-    /// The same, for a cause that lasts that many seconds.
+    /// Records the refusal for a cause that lasts that many seconds, and writes its answer.
     pub fn refuse_for(&self, reason: Rejection, subject: Subject<'_>, retry_after: u64) -> Answer {
         let decision = self.share.decisions.next();
         let stale_status = match self.route.get() {
@@ -99,25 +107,10 @@ impl RequestContext {
         answer
     }
 
-    /// Records that the request would have been refused if its route did more than watch.
+    /// Records that the request would have been refused if its route enforced.
     pub fn would_refuse(&self, reason: Rejection, subject: Subject<'_>) {
         let decision = self.share.decisions.next();
         self.record(decision, Outcome::WouldBeRefused(reason), subject, None);
-    }
-
-    /// What has to be judged though the request's route only watched when it came: the route enforces by now.
-    ///
-    /// # Errors
-    /// The refusal of a request that has no token to judge.
-    pub fn judged_after_all(&self, lock: Option<&Arc<TrackedLock>>) -> Result<Claim, Answer> {
-        match (self.about.token(), lock) {
-            (Some(token), Some(lock)) => Ok(Claim { token: token.clone(), lock: Arc::clone(lock) }),
-            (token, _) => {
-                let otherwise = if token.is_some() { Rejection::Unverifiable } else { Rejection::TokenMissing };
-                let reason = self.about.outcome().and_then(Outcome::rejection).unwrap_or(otherwise);
-                Err(self.refuse(reason, lock.map(|lock| Subject::of_tracked(lock)).unwrap_or_default()))
-            }
-        }
     }
 
     /// Records that the request goes on though something speaks against it, by a setting that weakens the fence.
@@ -125,7 +118,7 @@ impl RequestContext {
         self.record(self.share.decisions.next(), Outcome::LetPast(reason), subject, None);
     }
 
-    /// Counts that the request was admitted, or would have been; some admissions are recorded.
+    /// Counts that the request was admitted, or would have been, and records a sample of these.
     pub fn admitted(&self, claim: &Claim) {
         self.about.count(|| self.counts().count(Counted::Admitted));
         self.about.note_admitted();
@@ -145,8 +138,8 @@ impl RequestContext {
         }
         let process = &self.share.generation.process;
         self.about.note(outcome, &id);
-        let now = subject.judged.map_or_else(Instant::now, |judged| judged.at);
-        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now, &self.share.left_out));
+        let now = Instant::now();
+        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now));
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
@@ -154,8 +147,8 @@ impl RequestContext {
             outcome,
             route: self.label(),
             lock: subject.lock,
-            owner: subject.token.map(|token| &token.owner).or(subject.owner).map(HeaderValue::as_bytes),
-            revision: subject.token.map(|token| token.revision).or(subject.revision),
+            owner: subject.owner.map(HeaderValue::as_bytes),
+            revision: subject.revision,
         };
         let decision = || boxed(|| self.decision(id.clone(), &like, subject, status, now));
         let logged = left_out.map(|left_out| {
@@ -170,10 +163,9 @@ impl RequestContext {
         }
     }
 
-    /// Writes to the log, at a bounded rate, that no route takes the request: it has no decision that would say whose it was.
+    /// Writes to the log, at a bounded rate, that no route takes the request. It has no decision.
     pub fn log_no_route(&self, host: Option<&str>) {
-        let ThreadShare { generation, left_out, .. } = &*self.share;
-        let Some(left_out) = generation.process.log.admits_no_route(self.arrived, left_out) else { return };
+        let Some(left_out) = self.share.generation.process.log.admits_no_route(self.arrived) else { return };
         tracing::info!(
             failure = Failure::NoRoute.code(),
             host = host.map(shown_host).as_deref(),
@@ -203,10 +195,7 @@ impl RequestContext {
             owner: like.owner.map(shown_owner),
             revision: like.revision,
             outcome: like.outcome,
-            age: match subject.judged {
-                Some(judged) => judged.age,
-                None => subject.tracked.and_then(|lock| lock.view().age(now)),
-            },
+            age: subject.tracked.and_then(|lock| lock.view().age(now)),
             waited: now.saturating_duration_since(self.arrived),
             client: self.client,
             peer: self.peer.as_deref().map(shown_peer),
@@ -224,29 +213,6 @@ impl RequestContext {
             None => &self.share.generation.process.unrouted_label,
         }
     }
-
-    /// Says in the worker's response what the verdict was, if the route wants that.
-    pub fn tell_verdict(&self, grounds: &Grounds, headers: &mut HeaderMap) {
-        if !self.route().verdict_header {
-            return;
-        }
-        let verdict = match grounds {
-            // Past the barrier, because its operator says so.
-            Grounds::Claim(_) if self.about.decision().is_some() => self.about.verdict(),
-            Grounds::Claim(_) => "admit",
-            Grounds::Pass(PassReason::Shadow, _) => match self.about.decision() {
-                Some(decision) => {
-                    headers.insert(FENCE_REASON, HeaderValue::from_static(self.about.reason()));
-                    headers.insert(FENCE_DECISION, decision.header());
-                    self.about.verdict()
-                }
-                None if self.about.is_admitted() => "admit",
-                None => "pending",
-            },
-            Grounds::Pass(PassReason::Exempt | PassReason::Off | PassReason::DangerousAdmit, _) => "pass",
-        };
-        headers.insert(FENCE_VERDICT, HeaderValue::from_static(verdict));
-    }
 }
 
 impl ThreadShare {
@@ -258,7 +224,7 @@ impl ThreadShare {
             UnreadHead::Unclear(_) | UnreadHead::Unknown => Failure::Unreadable,
         };
         self.generation.unrouted.failed(failure);
-        if let Some(left_out) = self.generation.process.log.admits_unread_head(Instant::now(), &self.left_out) {
+        if let Some(left_out) = self.generation.process.log.admits_unread_head(Instant::now()) {
             tracing::info!(failure = failure.code(), %client, %why, left_out, "a request could not be read");
         }
     }

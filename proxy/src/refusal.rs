@@ -1,4 +1,4 @@
-//! What a refused request is told, as `fencepost_fence` writes it, and the gateway's own failures.
+//! The gateway's own failures and their answers. `fencepost_fence` writes refusals.
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -8,7 +8,7 @@ pub use fencepost_fence::refusal::{AnswerForm, FENCE_DECISION, FENCE_REASON, Ref
 pub(crate) use fencepost_fence::refusal::{explanation, statuses};
 use fencepost_fence::refusal::{grpc, grpc_answer, problem_answer};
 
-/// What became of a request that the worker did not answer, or that went nowhere.
+/// Why the worker did not answer a request, or did not get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// No route is for it.
@@ -53,6 +53,34 @@ pub enum Failure {
     InternalAfterSending,
 }
 
+/// What an answer says of a failure.
+struct Facts {
+    code: &'static str,
+    status: u16,
+    grpc_status: u8,
+    title: &'static str,
+    may_be_on_a_route: bool,
+    /// Whether something of the request may have been forwarded.
+    may_be_sent: bool,
+}
+
+impl Facts {
+    /// A failure on a route, before anything was forwarded.
+    const fn new(code: &'static str, status: u16, grpc_status: u8, title: &'static str) -> Facts {
+        Facts { code, status, grpc_status, title, may_be_on_a_route: true, may_be_sent: false }
+    }
+
+    /// A failure before a route is known.
+    const fn unrouted(self) -> Facts {
+        Facts { may_be_on_a_route: false, ..self }
+    }
+
+    /// A failure after something may have been forwarded.
+    const fn sent(self) -> Facts {
+        Facts { may_be_sent: true, ..self }
+    }
+}
+
 impl Failure {
     /// All of them.
     pub const ALL: [Failure; Failure::InternalAfterSending as usize + 1] = [
@@ -80,134 +108,90 @@ impl Failure {
 
     /// Whether a route may count it. The others come before a route is known.
     pub fn may_be_on_a_route(self) -> bool {
-        match self {
-            Failure::NoRoute
-            | Failure::NotSupported
-            | Failure::Expectation
-            | Failure::LargeHead
-            | Failure::Unreadable => false,
-            Failure::BrokenBody
-            | Failure::CutBody
-            | Failure::SlowBody
-            | Failure::SlowBodyCut
-            | Failure::LargeBody
-            | Failure::LargeBodyCut
-            | Failure::BadTarget
-            | Failure::Unreachable
-            | Failure::ConnectTimeout
-            | Failure::Declined
-            | Failure::Overloaded
-            | Failure::NoAnswer
-            | Failure::TimedOut
-            | Failure::Internal
-            | Failure::InternalAfterSending => true,
-        }
+        self.facts().may_be_on_a_route
     }
 
     /// The one name of the failure, in metrics, logs and bodies alike.
     pub fn code(self) -> &'static str {
-        match self {
-            Failure::NoRoute => "no-route",
-            Failure::NotSupported => "not-supported",
-            Failure::Expectation => "expectation-failed",
-            Failure::BrokenBody => "broken-body",
-            Failure::CutBody => "cut-body",
-            Failure::SlowBody | Failure::SlowBodyCut => "slow-body",
-            Failure::LargeBody | Failure::LargeBodyCut => "large-body",
-            Failure::LargeHead => "large-head",
-            Failure::Unreadable => "unreadable",
-            Failure::BadTarget => "bad-target",
-            Failure::Unreachable => "worker-unreachable",
-            Failure::ConnectTimeout => "worker-connect-timeout",
-            Failure::Declined => "worker-declined",
-            Failure::Overloaded => "worker-overloaded",
-            Failure::NoAnswer => "worker-no-answer",
-            Failure::TimedOut => "worker-timeout",
-            Failure::Internal | Failure::InternalAfterSending => "internal-error",
-        }
+        self.facts().code
     }
 
-    /// What its answer says: the status, that of gRPC, a title, and whether something of the request was forwarded, in JSON.
-    fn parts(self) -> (StatusCode, u8, &'static str, &'static str) {
+    const fn facts(self) -> Facts {
         match self {
-            Failure::NoRoute => (StatusCode::NOT_FOUND, grpc::UNIMPLEMENTED, "No route is for this path", "false"),
+            Failure::NoRoute => {
+                Facts::new("no-route", 404, grpc::UNIMPLEMENTED, "No route is for this path").unrouted()
+            }
             Failure::NotSupported => {
-                (StatusCode::NOT_IMPLEMENTED, grpc::UNIMPLEMENTED, "This method is not forwarded", "false")
+                Facts::new("not-supported", 501, grpc::UNIMPLEMENTED, "This method is not forwarded").unrouted()
             }
             Failure::Expectation => {
-                (StatusCode::EXPECTATION_FAILED, grpc::INVALID_ARGUMENT, "What it expects cannot be met", "false")
+                let title = "What it expects cannot be met";
+                Facts::new("expectation-failed", 417, grpc::INVALID_ARGUMENT, title).unrouted()
+            }
+            Failure::LargeHead => {
+                let title = "The request has too many header fields";
+                Facts::new("large-head", 431, grpc::RESOURCE_EXHAUSTED, title).unrouted()
+            }
+            Failure::Unreadable => {
+                Facts::new("unreadable", 400, grpc::INVALID_ARGUMENT, "The request cannot be read").unrouted()
             }
             Failure::BrokenBody => {
-                (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request's body did not arrive whole", "false")
+                let title = "The request's body did not arrive whole";
+                Facts::new("broken-body", 400, grpc::INVALID_ARGUMENT, title)
             }
-            Failure::CutBody => (
-                StatusCode::BAD_REQUEST,
-                grpc::INVALID_ARGUMENT,
-                "The request's body did not arrive whole, and the request was cut at the worker",
-                "\"unknown\"",
-            ),
+            Failure::CutBody => {
+                let title = "The request's body did not arrive whole, and the request was cut at the worker";
+                Facts::new("cut-body", 400, grpc::INVALID_ARGUMENT, title).sent()
+            }
             Failure::SlowBody => {
-                (StatusCode::REQUEST_TIMEOUT, grpc::DEADLINE_EXCEEDED, "The request's body came too slowly", "false")
+                Facts::new("slow-body", 408, grpc::DEADLINE_EXCEEDED, "The request's body came too slowly")
             }
-            Failure::SlowBodyCut => (
-                StatusCode::REQUEST_TIMEOUT,
-                grpc::DEADLINE_EXCEEDED,
-                "The request's body came too slowly, and the request was cut at the worker",
-                "\"unknown\"",
-            ),
+            Failure::SlowBodyCut => {
+                let title = "The request's body came too slowly, and the request was cut at the worker";
+                Facts::new("slow-body", 408, grpc::DEADLINE_EXCEEDED, title).sent()
+            }
             Failure::LargeBody => {
-                (StatusCode::PAYLOAD_TOO_LARGE, grpc::RESOURCE_EXHAUSTED, "The request's body is too large", "false")
+                Facts::new("large-body", 413, grpc::RESOURCE_EXHAUSTED, "The request's body is too large")
             }
-            Failure::LargeBodyCut => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                grpc::RESOURCE_EXHAUSTED,
-                "The request's body is too large, and the request was cut at the worker",
-                "\"unknown\"",
-            ),
-            Failure::LargeHead => (
-                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                grpc::RESOURCE_EXHAUSTED,
-                "The request has too many header fields",
-                "false",
-            ),
-            Failure::Unreadable => {
-                (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request cannot be read", "false")
+            Failure::LargeBodyCut => {
+                let title = "The request's body is too large, and the request was cut at the worker";
+                Facts::new("large-body", 413, grpc::RESOURCE_EXHAUSTED, title).sent()
             }
             Failure::BadTarget => {
-                (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request's target is not a resource", "false")
+                Facts::new("bad-target", 400, grpc::INVALID_ARGUMENT, "The request's target is not a resource")
             }
             Failure::Unreachable => {
-                (StatusCode::BAD_GATEWAY, grpc::UNAVAILABLE, "The worker cannot be reached", "false")
+                Facts::new("worker-unreachable", 502, grpc::UNAVAILABLE, "The worker cannot be reached")
             }
             Failure::ConnectTimeout => {
-                (StatusCode::GATEWAY_TIMEOUT, grpc::UNAVAILABLE, "The worker could not be reached in time", "false")
+                Facts::new("worker-connect-timeout", 504, grpc::UNAVAILABLE, "The worker could not be reached in time")
             }
             Failure::Declined => {
-                (StatusCode::BAD_GATEWAY, grpc::UNAVAILABLE, "The worker declined the request", "false")
+                Facts::new("worker-declined", 502, grpc::UNAVAILABLE, "The worker declined the request")
             }
             Failure::Overloaded => {
-                (StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE, "No connection to the worker is free", "false")
+                Facts::new("worker-overloaded", 503, grpc::UNAVAILABLE, "No connection to the worker is free")
             }
             Failure::NoAnswer => {
-                (StatusCode::BAD_GATEWAY, grpc::UNAVAILABLE, "The worker broke off without an answer", "\"unknown\"")
+                let title = "The worker broke off without an answer";
+                Facts::new("worker-no-answer", 502, grpc::UNAVAILABLE, title).sent()
             }
-            Failure::TimedOut => (
-                StatusCode::GATEWAY_TIMEOUT,
-                grpc::DEADLINE_EXCEEDED,
-                "The worker did not answer in time",
-                "\"unknown\"",
-            ),
-            Failure::Internal => (StatusCode::BAD_GATEWAY, grpc::INTERNAL, "The proxy failed", "false"),
+            Failure::TimedOut => {
+                let title = "The worker did not answer in time";
+                Facts::new("worker-timeout", 504, grpc::DEADLINE_EXCEEDED, title).sent()
+            }
+            Failure::Internal => Facts::new("internal-error", 502, grpc::INTERNAL, "The proxy failed"),
             Failure::InternalAfterSending => {
-                (StatusCode::BAD_GATEWAY, grpc::INTERNAL, "The proxy failed", "\"unknown\"")
+                Facts::new("internal-error", 502, grpc::INTERNAL, "The proxy failed").sent()
             }
         }
     }
 
     /// The answer: a problem document like a refusal's, but without `Fence-Reason`, since it is no verdict.
     pub fn answer(self, form: AnswerForm) -> Response<Bytes> {
-        let (status, grpc_status, title, forwarded) = self.parts();
-        let (code, number) = (self.code(), status.as_u16());
+        let Facts { code, status: number, grpc_status, title, may_be_sent, .. } = self.facts();
+        let status = StatusCode::from_u16(number).expect("a failure has a status of HTTP");
+        let forwarded = if may_be_sent { r#""unknown""# } else { "false" };
         let mut response = match form {
             AnswerForm::Grpc => grpc_answer(grpc_status, code),
             AnswerForm::HeadOnly => problem_answer(status, Bytes::new()),

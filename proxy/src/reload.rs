@@ -3,7 +3,6 @@
 //! A [`ConfigFile`] says what the file holds, and when that has changed; a [`Reloader`] makes it the configuration in force, or
 //! says why it can't.
 
-mod detours;
 mod file;
 mod files;
 mod locks;
@@ -17,16 +16,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::{Config, Difference};
-use fencepost_locks::LockSource;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
-use detours::try_detours;
 pub use file::ConfigFile;
 use file::Content;
 use files::{READ_TIMEOUT, first_looks};
 use locks::{first_reads, gated_elsewhere, keep_only, read_otherwise};
-use sources::first_answers;
+use sources::{first_answers, try_detours};
 use turning::Earlier;
 
 use crate::access_log::AccessLog;
@@ -299,14 +296,12 @@ impl Reloader {
         self.earlier.bar_what_was_let_past(old, &mut new);
         let new = Arc::new(new);
         if let Some(memory) = &new.process.memory {
-            memory.raise_orphan_timeouts(&new);
+            memory.raise_orphan_timeouts(&new.config, &new.sources);
         }
         new.process.sources.admit(&new.config);
         new.process.identities.put_in_force(&new.identities);
         self.switch.to(Arc::clone(&new));
         keep_only(&new);
-        let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());
-        old.sources.iter().filter(gone).for_each(|source| new.process.metrics.forget_source(source.name()));
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a request carries along on its way, and how it is answered if it gets no further.
+//! What a request carries through the layers: where it is, from whom, since when.
+//! It knows neither verdicts nor answers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,40 +8,19 @@ use std::sync::{Arc, Weak};
 use fencepost_config::{Freshness, Mode, Route};
 use fencepost_locks::Timing;
 use fencepost_tls::PeerNames;
-use http::{Request, Response};
+use http::Request;
 use tokio::time::Instant;
 
 use crate::about::About;
 use crate::active_config::ThreadShare;
-use crate::downstream::{ClientAddress, ClientBody, UnderWay};
-use crate::in_place::boxed;
 use crate::let_past::LetPast;
 use crate::metrics::{RequestCounts, RouteMetrics};
-use crate::refusal::{AnswerForm, Failure};
+use crate::refusal::AnswerForm;
 use crate::routes::ActiveRoute;
-use crate::upstream::{KeptFields, Pool, ResponseBody};
-use crate::worker_permit::WorkerPermit;
+use crate::server::{ClientAddress, ClientBody, UnderWay};
+use crate::upstream::{KeptFields, Pool};
 
-/// An answer on its way to the client.
-///
-/// Behind a pointer, as the request: it is moved from layer to layer.
-pub type Answer = Box<Response<ResponseBody<WorkerPermit>>>;
-
-/// A request, and how far it has come: `S` is what the last layer found out.
-///
-/// It is moved from layer to layer, so what is large is behind a pointer.
-pub struct Exchange<S> {
-    /// The request, as the client sent it.
-    pub request: Box<Request<ClientBody>>,
-    /// Where it is.
-    pub context: Rc<RequestContext>,
-    /// Counted as long as it is on its way.
-    pub in_flight: InFlight,
-    /// What is known of it by now.
-    pub state: S,
-}
-
-/// Where a request is: on which thread and route, from whom, since when.
+/// A request's thread and route, its client, and when it arrived.
 pub struct RequestContext {
     /// What its thread works with.
     pub share: Rc<ThreadShare>,
@@ -59,13 +39,27 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
+    /// Of a request that has just arrived.
+    pub fn new(share: Rc<ThreadShare>, request: &Request<ClientBody>) -> RequestContext {
+        let connection = request.body().connection();
+        RequestContext {
+            route: Cell::new(None),
+            form: AnswerForm::of(request.method(), request.headers()),
+            client: connection.address(),
+            peer: connection.peer().cloned(),
+            arrived: Instant::now(),
+            about: About::of(request, share.generation.access_log.is_some()),
+            share,
+        }
+    }
+
     /// The route as configured.
     pub fn route(&self) -> &Route {
         &self.share.generation.config.routes[self.known_route()]
     }
 
     /// What stands behind the route.
-    pub fn in_force(&self) -> &ActiveRoute {
+    pub fn active_route(&self) -> &ActiveRoute {
         &self.share.generation.routes[self.known_route()]
     }
 
@@ -116,36 +110,24 @@ impl RequestContext {
         }
     }
 
-    /// What was let past unjudged and keeps the request from the worker: by its own route, if that only watched when the request came, and
-    /// by routes of earlier configurations.
+    /// The counters of requests that were let past unjudged and bar this one: its own route's, if that was in shadow mode when the request
+    /// came, and those of routes of earlier configurations.
     fn let_past_before(&self) -> impl Iterator<Item = Arc<LetPast>> {
-        let ActiveRoute { let_past, earlier, .. } = self.in_force();
+        let ActiveRoute { let_past, earlier, .. } = self.active_route();
         let own = let_past.iter().filter(|_| self.is_shadow()).map(Arc::clone);
         own.chain(earlier.iter().filter_map(Weak::upgrade))
     }
 
-    /// Until when that bars at most; `None` if it does not.
+    /// Until when those bar at most; `None` if they do not.
     pub fn barred_until(&self, now: Instant) -> Option<Instant> {
         self.let_past_before().filter_map(|let_past| let_past.bars_until(now)).max()
     }
 
-    /// Completes when none of that bars any more.
+    /// Completes when those bar no more.
     pub async fn opened(&self) {
         for let_past in self.let_past_before() {
             let_past.opened().await;
         }
-    }
-
-    /// Records why the worker did not answer, or was not asked, and writes what the client is told.
-    pub fn fail(&self, failure: Failure) -> Answer {
-        self.metrics().failed(failure);
-        self.about.note_failure(failure);
-        boxed(|| failure.answer(self.form).map(ResponseBody::Whole))
-    }
-
-    /// What a client is told whose request made us panic.
-    pub fn panicked(&self) -> Answer {
-        self.fail(if self.about.may_be_sent() { Failure::InternalAfterSending } else { Failure::Internal })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The routes in force: which lock guards a request, and where its token stands.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -7,9 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_config::{Captures, Lock, Record, Route};
-use fencepost_locks::{
-    FormatConflict, KeyRange, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
-};
+use fencepost_fence::claim::Guard;
+use fencepost_locks::{FormatConflict, KeyRange, LockSource, LockSpec, RecordFormat, TemplateSpec};
 use fencepost_policy::{Layout, LockKey, Rejection};
 use http::HeaderMap;
 
@@ -36,14 +36,6 @@ pub struct ActiveRoute {
     pub let_past: Option<Arc<LetPast>>,
     /// What routes of earlier configurations let past, and this one waits for. Each is gone with the last request of its configuration.
     pub earlier: Arc<[Weak<LetPast>]>,
-}
-
-/// Which lock guards a request.
-pub enum Guard {
-    /// The same for every request.
-    Static(Arc<TrackedLock>),
-    /// One that the path or the caller names.
-    Templated(TemplatedLocks),
 }
 
 impl ActiveRoute {
@@ -84,31 +76,18 @@ pub(crate) fn source_of(route: &Route) -> Option<usize> {
     route.mode.lock().map(|lock| lock.source)
 }
 
-impl Guard {
-    /// What guards a route: its lock, if it is always the same, is kept current from now on.
-    ///
-    /// # Errors
-    /// If its lock is tracked already, but read in another way.
-    pub fn of(route: &Route, sources: &[LockSource]) -> Result<Option<Guard>, FormatConflict> {
-        route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source])).transpose()
+/// What guards a route. A lock that is always the same is kept current from now on.
+///
+/// # Errors
+/// If its lock is tracked already, but read in another way.
+pub fn guard_of(route: &Route, sources: &[LockSource]) -> Result<Option<Guard>, FormatConflict> {
+    let Some(lock) = route.mode.lock() else { return Ok(None) };
+    let (source, format) = (&sources[lock.source], Arc::new(record_format(&lock.record)));
+    if let Some(key) = lock.key.static_key().filter(|_| !lock.from_header) {
+        return Ok(Some(Guard::Static(source.track(LockSpec { key: key.clone(), format })?)));
     }
-
-    /// The lock, if it is always the same.
-    pub fn static_lock(&self) -> Option<&Arc<TrackedLock>> {
-        match self {
-            Guard::Static(lock) => Some(lock),
-            Guard::Templated(_) => None,
-        }
-    }
-
-    fn new(lock: &Lock, source: &LockSource) -> Result<Guard, FormatConflict> {
-        let format = Arc::new(record_format(&lock.record));
-        if let Some(key) = lock.key.static_key().filter(|_| !lock.from_header) {
-            return Ok(Guard::Static(source.track(LockSpec { key: key.clone(), format })?));
-        }
-        let prefix = lock.key.literal_prefix().to_owned();
-        Ok(Guard::Templated(source.template(&TemplateSpec { prefix, format })))
-    }
+    let prefix = lock.key.literal_prefix().to_owned();
+    Ok(Some(Guard::Templated(source.template(&TemplateSpec { prefix, format }))))
 }
 
 /// Where a request's token stands on a route.
@@ -168,9 +147,10 @@ impl KeyBuffer {
         };
         written.map(|()| buffer).map_err(|fmt::Error| Rejection::LockNotAllowed)
     }
+}
 
-    /// The key.
-    pub fn as_str(&self) -> &str {
+impl Borrow<str> for KeyBuffer {
+    fn borrow(&self) -> &str {
         std::str::from_utf8(&self.text[..self.length]).expect("whole strings were written")
     }
 }

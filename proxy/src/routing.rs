@@ -1,80 +1,28 @@
-//! The first layer: which route takes a request, and which lock guards it there.
+//! Which route takes a request, and which lock guards it there.
+//! It looks at no token.
 
-use std::cell::Cell;
-use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use fencepost_config::{Captures, Mode, Routing};
-use fencepost_locks::TrackedLock;
-use fencepost_policy::{LockKey, Rejection};
+use fencepost_policy::Rejection;
 use http::header::HOST;
-use http::{HeaderMap, Method, Request, Response, Version};
-use tokio::time::Instant;
-use tower::Service;
+use http::{HeaderMap, Method, Request, Version};
 
-use crate::about::About;
-use crate::access_log::{Logged, Unanswered, logged};
-use crate::active_config::ThreadShare;
-use crate::downstream::ClientBody;
 use crate::fence_call;
-use crate::panics::{Panicked, contained};
-use crate::recording::Subject;
-use crate::refusal::{AnswerForm, Failure};
-use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
-use crate::routes::{Guard, KeyBuffer};
-use crate::upstream::{ResponseBody, check_host};
-use crate::worker_permit::WorkerPermit;
+use crate::fencing::GuardedBy;
+use crate::recording::{Answer, Subject};
+use crate::refusal::Failure;
+use crate::request_context::RequestContext;
+use crate::routes::KeyBuffer;
+use crate::server::ClientBody;
+use crate::upstream::check_host;
 
-/// What guards a request.
-pub enum Guarded {
-    /// Nothing: its route is off.
-    Not,
-    /// This lock.
-    By(Arc<TrackedLock>),
-    /// The lock of that name, which has to be looked up first.
-    ByUncached(LockKey),
-    /// It names no lock of its route.
-    Unclear(Rejection),
-}
-
-/// Finds the route; ends requests that have none, that ask for what we do not do, or that come too late.
-pub async fn route<S>(
-    share: Rc<ThreadShare>,
-    mut request: Box<Request<ClientBody>>,
-    mut next: S,
-) -> Result<Response<Logged<ResponseBody<WorkerPermit>>>, Infallible>
-where
-    S: Service<Exchange<Guarded>, Response = Answer, Error = Infallible>,
-{
-    let has_access_log = share.generation.access_log.is_some();
-    let context = Rc::new(RequestContext {
-        route: Cell::new(None),
-        form: AnswerForm::of(request.method(), request.headers()),
-        client: request.body().connection().address(),
-        peer: request.body().connection().peer().cloned(),
-        arrived: Instant::now(),
-        about: About::of(&request, has_access_log),
-        share,
-    });
-    let unanswered = Unanswered::of(&context);
-    let found = contained(begin(&context, &mut request)).await;
-    let answer = match found.unwrap_or_else(|Panicked| Err(context.panicked())) {
-        Ok(guarded) => {
-            let in_flight = InFlight::new(Rc::clone(context.counts()), request.body().connection().under_way());
-            let exchange = Exchange { request, context: Rc::clone(&context), in_flight, state: guarded };
-            contained(next.call(exchange)).await.unwrap_or_else(|Panicked| Ok(context.panicked()))?
-        }
-        Err(answer) => answer,
-    };
-    Ok(logged(*answer, unanswered))
-}
-
-/// Answers what asks for the fence alone, or finds out what guards the request.
+/// Finds the route of a request, and the lock that guards it there. Answers requests that have no route, that ask for what we do not do, that
+/// come too late, or that ask for the fence alone.
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn begin(context: &Rc<RequestContext>, request: &mut Request<ClientBody>) -> Result<Guarded, Answer> {
+pub async fn route(context: &Rc<RequestContext>, request: &mut Request<ClientBody>) -> Result<GuardedBy, Answer> {
     if request.body().waits_in_vain() {
         return Err(context.fail(Failure::Expectation));
     }
@@ -92,7 +40,7 @@ async fn begin(context: &Rc<RequestContext>, request: &mut Request<ClientBody>) 
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-fn find(context: &RequestContext, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
+fn find(context: &RequestContext, request: &Request<ClientBody>) -> Result<GuardedBy, Answer> {
     if context.share.generation.process.is_draining() {
         return Err(context.refuse(Rejection::Draining, Subject::default()));
     }
@@ -112,13 +60,11 @@ fn find(context: &RequestContext, request: &Request<ClientBody>) -> Result<Guard
         Routing::LockNotAllowed => Err(context.refuse(Rejection::LockNotAllowed, Subject::default())),
         Routing::To { index, captures, .. } => {
             context.route.set(Some(index));
-            let guarded = guarded(context, &captures, request.headers());
-            match &guarded {
-                Guarded::By(lock) => context.about.note_lock(lock.key()),
-                Guarded::ByUncached(key) => context.about.note_lock(key),
-                Guarded::Not | Guarded::Unclear(_) => {}
+            let lock = lock(context, &captures, request.headers());
+            if let Some(Ok(lock)) = &lock {
+                context.about.note_lock(lock.key());
             }
-            Ok(guarded)
+            Ok(lock)
         }
     }
 }
@@ -137,21 +83,13 @@ fn named_host<'r>(context: &RequestContext, request: &'r Request<ClientBody>) ->
     if is_fine { Ok(host) } else { Err(context.fail(Failure::BadTarget)) }
 }
 
-fn guarded(context: &RequestContext, captures: &Captures<'_>, headers: &HeaderMap) -> Guarded {
-    let in_force = context.in_force();
-    let (Mode::Enforce(lock) | Mode::Shadow(lock), Some(guard)) = (&context.route().mode, &in_force.guard) else {
-        return Guarded::Not;
-    };
-    let locks = match guard {
-        Guard::Static(lock) => return Guarded::By(Arc::clone(lock)),
-        Guard::Templated(locks) => locks,
-    };
-    let key = match KeyBuffer::render(lock, captures, &in_force.headers, headers) {
-        Ok(key) => key,
-        Err(reason) => return Guarded::Unclear(reason),
-    };
-    match locks.get(key.as_str()) {
-        Some(lock) => Guarded::By(lock),
-        None => LockKey::new(key.as_str()).map_or(Guarded::Unclear(Rejection::LockNotAllowed), Guarded::ByUncached),
+/// The lock that guards a request on its route.
+fn lock(context: &RequestContext, captures: &Captures<'_>, headers: &HeaderMap) -> GuardedBy {
+    let active = context.active_route();
+    match (&context.route().mode, &active.guard) {
+        (Mode::Enforce(lock) | Mode::Shadow(lock), Some(guard)) => {
+            Some(guard.lock(|| KeyBuffer::render(lock, captures, &active.headers, headers)))
+        }
+        (Mode::Enforce(_) | Mode::Shadow(_), None) | (Mode::Off, _) => None,
     }
 }

@@ -19,9 +19,6 @@ use crate::active_config::{ActiveConfig, ThreadInForce};
 use crate::admin::Admin;
 use crate::decision::DecisionIds;
 use crate::descriptors::{ADMIN_CONNECTIONS, Connections};
-use crate::downstream::{
-    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, ThreadService, serve,
-};
 use crate::drain::drain;
 use crate::generation::{Generation, GenerationError};
 use crate::logging::LogControl;
@@ -29,6 +26,9 @@ use crate::metrics::TlsUse;
 use crate::observe::{Observations, collector};
 use crate::process::Process;
 use crate::reload::{Origin, ReloadSignals, Reloader, Reloads};
+use crate::server::{
+    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, ThreadService, serve,
+};
 use crate::server_tls;
 use crate::service_manager::{Attended, ServiceManager};
 use crate::signals::terminated;
@@ -151,7 +151,7 @@ pub async fn run<S: Future<Output = ()>>(
     let generation = Generation::new(config, 1, Arc::clone(&process))?;
     let signals = ReloadSignals::listen(&origin);
     let mut shutdown = pin!(shutdown());
-    process.memory.iter().for_each(|memory| memory.raise_orphan_timeouts(&generation));
+    process.memory.iter().for_each(|memory| memory.raise_orphan_timeouts(&generation.config, &generation.sources));
     let manager = ServiceManager::of(&origin);
     let (reloader, reloads) = Reloader::new(origin, signals, generation);
     let make_service = {
@@ -367,6 +367,6 @@ fn client_limits(limits: &fencepost_config::Limits, connections_max: usize) -> L
         streams_max: limits.h2_streams_max,
         resets_max: limits.h2_resets_max,
         control_frames_max: limits.h2_control_frames_max,
-        ..downstream::Limits::default()
+        ..server::Limits::default()
     }
 }

@@ -6,9 +6,9 @@ use fencepost_config as config;
 use fencepost_tls::{ClientCertificates, IdentityFiles, MinVersion, ServerFiles, ServerTls, TlsError};
 use tokio::time::Instant;
 
-use crate::downstream::{ALPN, Listener, LostHandshake};
 use crate::metrics::TlsUse;
 use crate::process::Process;
+use crate::server::{ALPN, Listener, LostHandshake};
 
 /// Reads and checks the files that are configured.
 ///
@@ -56,8 +56,7 @@ fn log(process: &Process, of: TlsUse, listener: &str, lost: &LostHandshake) {
         return;
     }
     // Made for each: nothing beside what a handshake costs.
-    let left_out = process.log.left_out();
-    if let Some(left_out) = process.log.admits_handshake(lost.why, Instant::now(), &left_out) {
+    if let Some(left_out) = process.log.admits_handshake(lost.why, Instant::now()) {
         tracing::info!(r#use = of, listener, %client, reason, error, left_out, "a TLS handshake came to nothing");
     }
 }

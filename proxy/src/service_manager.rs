@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 use sd_notify::NotifyState;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use crate::downstream::OpenConnections;
 use crate::process::Process;
 use crate::reload::Origin;
+use crate::server::OpenConnections;
 
 /// How often the status line is looked at.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);

@@ -4,22 +4,22 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use http::{Request, Response};
-use tower::{Service, ServiceBuilder, service_fn};
+use tower::{Service, service_fn};
 
-use crate::access_log::Logged;
-use crate::active_config::ThreadInForce;
-use crate::downstream::ClientBody;
+use crate::access_log::{Logged, Unanswered, logged};
+use crate::active_config::{ThreadInForce, ThreadShare};
 use crate::in_place::pinned;
+use crate::panics::{Panicked, contained};
+use crate::recording::Answer;
+use crate::request_context::{InFlight, RequestContext};
+use crate::server::ClientBody;
 use crate::upstream::ResponseBody;
 use crate::worker_permit::WorkerPermit;
 use crate::{fencing, gate, routing};
 
-/// The service of one worker thread. A request meets the layers from top to bottom, under the configuration that is in force
-/// when it arrives.
+/// The service of one worker thread. Each request goes its way under the configuration that is in force when it arrives.
 ///
-/// Limits on heads, connections and idle time come before it, in [`downstream`](crate::downstream). What comes out of each layer
-/// is a type that only this layer makes, and the upstream side sends nothing without the ticket that the last one gets
-/// from the lock's gate: a stack that leaves one out does not compile.
+/// Limits on heads, connections and idle time come before it, in [`downstream`](crate::server).
 pub fn stack(
     in_force: Rc<ThreadInForce>,
 ) -> impl Service<
@@ -29,27 +29,33 @@ pub fn stack(
     Future: 'static,
 > + Clone
 + 'static {
-    ServiceBuilder::new()
-        // Which route takes it, and which lock guards it there? Its answer leaves a line in the access log.
-        .layer_fn(|next| {
-            let in_force = Rc::clone(&in_force);
-            layer(next, move |request, next| routing::route(in_force.share(), request, next))
-        })
-        // Which token does it present?
-        .layer_fn(|next| layer(next, fencing::extract))
-        // Is it the holder's, as far as we know? Where we can't say, the store is asked.
-        .layer_fn(|next| layer(next, fencing::judge))
-        // When all it waits for is there: is it still the holder's, and is the worker free of earlier holders' requests?
-        // Boxed: each layer moves what comes next into its own room, which is as large then as all of it.
-        .service(service_fn(|exchange| pinned(|| gate::forward(exchange))))
+    service_fn(move |request| serve(in_force.share(), request))
 }
 
-/// A layer that is an async function of the request and of what comes next.
-fn layer<S, F, R, A, Fut>(next: S, call: F) -> impl Service<R, Response = A, Error = Infallible, Future = Fut> + Clone
-where
-    S: Clone,
-    F: Fn(R, S) -> Fut + Clone,
-    Fut: Future<Output = Result<A, Infallible>>,
-{
-    service_fn(move |request| call(request, next.clone()))
+/// Answers a request, leaves a line in the access log, and contains panics.
+async fn serve(
+    share: Rc<ThreadShare>,
+    request: Box<Request<ClientBody>>,
+) -> Result<Response<Logged<ResponseBody<WorkerPermit>>>, Infallible> {
+    let context = Rc::new(RequestContext::new(share, &request));
+    let unanswered = Unanswered::of(&context);
+    let answer = match contained(forward(&context, request)).await {
+        Ok(Ok(answer) | Err(answer)) => answer,
+        Err(Panicked) => context.panicked(),
+    };
+    Ok(logged(*answer, unanswered))
+}
+
+/// A request takes these steps from top to bottom; each may answer it. What comes out of each is a type that only this step makes, and
+/// the upstream side sends nothing without the permit that the last one gets from the lock's gate: a way that leaves one out does not
+/// compile.
+async fn forward(context: &Rc<RequestContext>, mut request: Box<Request<ClientBody>>) -> Result<Answer, Answer> {
+    // Which route takes it, and which lock guards it there?
+    let lock = routing::route(context, &mut request).await?;
+    let in_flight = InFlight::new(Rc::clone(context.counts()), request.body().connection().under_way());
+    // Which token does it present, and is that the holder's, as far as we know? Where we can't say, the store is asked.
+    let authorization = fencing::authorize(context, lock, &mut request).await?;
+    // When all it waits for is there: is it still the holder's, and is the worker free of earlier holders' requests?
+    // Boxed: this has room for what comes next otherwise, for a request too that is refused.
+    pinned(|| gate::forward(context, in_flight, authorization, request)).await
 }

@@ -12,15 +12,14 @@
 
 mod directory;
 mod entry;
+mod error;
 mod frame;
 mod journal;
 mod queue;
 mod remembered;
 mod writer;
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fencepost_policy::{Layout, LockKey, Revision};
@@ -29,6 +28,7 @@ use directory::Directory;
 use entry::Entry;
 use writer::Writer;
 
+pub use error::StateError;
 pub use remembered::{Remembered, RememberedLock, Seen};
 pub use writer::Inbox;
 
@@ -159,73 +159,5 @@ impl StateDir {
     pub fn close(self, clean: bool) -> Result<bool, StateError> {
         let clean = clean && self.inherited_until.is_none_or(|until| until <= Instant::now());
         self.writer.leave(clean).map(|()| clean)
-    }
-}
-
-/// Why the state could not be read or kept.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StateError {
-    /// Another process has it.
-    #[error(
-        "another fencepost process uses {}: two on one state_dir would each think that it alone feeds the worker; stop the other; a directory of its own is for a process before another worker",
-        directory.display()
-    )]
-    InUse {
-        /// The `state_dir`.
-        directory: PathBuf,
-    },
-    /// What the last process left cannot be trusted.
-    #[error(
-        "{} is damaged ({damage}), so what an earlier process left at the worker is not known: restore it; or wait until the longest orphan_timeout has passed since the last process ended, then remove it",
-        file.display()
-    )]
-    Damaged {
-        /// The damaged file.
-        file: PathBuf,
-        /// Where and how.
-        damage: String,
-    },
-    /// The directory could not be made, read or written at the start.
-    #[error("cannot use {} as the state_dir", directory.display())]
-    Unusable {
-        /// The `state_dir`.
-        directory: PathBuf,
-        /// What the system said.
-        source: Arc<io::Error>,
-    },
-    /// The disk did not take it.
-    #[error("cannot write to the state_dir {}", directory.display())]
-    NotWritten {
-        /// The `state_dir`.
-        directory: PathBuf,
-        /// What the system said.
-        source: Arc<io::Error>,
-    },
-    /// The disk does not say whether it takes it.
-    #[error(
-        "the disk does not answer: a write to the state_dir {} has not ended for {busy_for:.1?}, and is not waited for any longer",
-        directory.display()
-    )]
-    Hangs {
-        /// The `state_dir`.
-        directory: PathBuf,
-        /// For how long it has been at it.
-        busy_for: Duration,
-    },
-    /// It cannot be remembered that this tenure is let in.
-    #[error("a later tenure of the lock is remembered, which began at revision {known}")]
-    Later {
-        /// Its first revision.
-        known: Revision,
-    },
-    /// The thread that writes has ended.
-    #[error("the thread that writes the state_dir has ended")]
-    Stopped,
-}
-
-impl StateError {
-    fn unusable(directory: &Path) -> impl Fn(io::Error) -> StateError + use<> {
-        let directory = directory.to_owned();
-        move |error| StateError::Unusable { directory: directory.clone(), source: Arc::new(error) }
     }
 }

@@ -15,7 +15,6 @@ use fencepost_locks::{GateMemory, LockSource, StoreIdentity, TrackedLock};
 use fencepost_policy::{Layout, Rejection, Revision, Tenure};
 use tokio::time::{Instant, timeout};
 
-use crate::generation::Generation;
 use crate::lock_sources::LockSources;
 use crate::logging::{Complaints, WithCauses};
 use crate::state::{Remembered, Seen, StateDir, StateError};
@@ -196,9 +195,9 @@ impl Memory {
 
     /// Takes note of a configuration that is about to be put in force: if requests may run on for longer than under those before
     /// it, that is recorded before another request enters. It is never shortened, since those before it have requests under way.
-    pub fn raise_orphan_timeouts(&self, generation: &Generation) {
-        for (index, source) in generation.sources.iter().enumerate() {
-            let routes = generation.config.routes.iter();
+    pub fn raise_orphan_timeouts(&self, config: &Config, sources: &[LockSource]) {
+        for (index, source) in sources.iter().enumerate() {
+            let routes = config.routes.iter();
             let of_source = routes.filter(|route| route.mode.lock().is_some_and(|lock| lock.source == index));
             let Some(longest) = of_source.map(|route| route.orphan_timeout).max() else { continue };
             let mut order = self.order.keep();

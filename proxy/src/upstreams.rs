@@ -9,8 +9,8 @@ use fencepost_tls::{ClientFiles, ClientTls, TlsError};
 use rustls::pki_types::ServerName;
 
 use crate::client_tls;
-use crate::downstream::Protocol;
 use crate::metrics::TlsUse;
+use crate::server::Protocol;
 use crate::tls_files::TlsFiles;
 use crate::upstream::{self, ConnectionQuota, Speaks, UPSTREAM_PROTOCOLS, Upstream};
 

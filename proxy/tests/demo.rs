@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Etcd, EtcdVersion, FreePort, Process, Scratch, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, FreePort, Process, Scratch, eventually, until};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -44,7 +44,6 @@ struct Telling {
     errors: String,
 }
 
-/// Runs it to its end.
 async fn run(mut command: Command) -> Telling {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let began = Instant::now();
@@ -67,7 +66,8 @@ async fn demo(arguments: &[&str]) -> Telling {
 /// The demo on a terminal of its own.
 fn on_terminal(arguments: &str) -> Command {
     let mut command = Command::new("script");
-    command.args(["--quiet", "--return", "--command", &format!("exec {BINARY} demo {arguments}"), "/dev/null"]);
+    command.args(["--quiet", "--return", "--command"]);
+    command.arg(format!("exec {BINARY} demo {arguments}")).arg("/dev/null");
     command.env("TERM", "xterm-256color");
     command
 }
@@ -111,7 +111,7 @@ async fn a_terminal_gets_colours_unless_they_are_declined() {
 }
 
 #[tokio::test]
-async fn the_story_is_the_same_in_a_real_etcd_and_leaves_nothing_there() {
+async fn the_story_is_the_same_in_a_real_etcd() {
     for version in EtcdVersion::ALL {
         let etcd = Etcd::start(version).await;
         etcd.etcdctl(&["put", "/somebody/elses", "1"]).await;
@@ -156,7 +156,7 @@ async fn an_etcd_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn the_stage_stays_for_a_look_around_and_its_commands_do_what_they_say() {
+async fn the_stage_stays_and_its_commands_work() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
     let scratch = Scratch::new();
     let listen = FreePort::reserve().address().to_string();
@@ -192,8 +192,8 @@ async fn the_stage_stays_for_a_look_around_and_its_commands_do_what_they_say() {
     try_out("what it has counted", &["fencepost_requests_total"]).await;
     try_out(last_hint, &["mod_revision"]).await;
     try_out("give the lock to somebody else", &["OK"]).await;
-    eventually("the takeover is known", async || {
-        printed_by("what fencepost knows").await.contains("\"owner\": \"shard-2\"").then_some(())
+    until("the takeover is known", async || {
+        printed_by("what fencepost knows").await.contains("\"owner\": \"shard-2\"")
     })
     .await;
     try_out("write as shard-1", &["HTTP/1.1 412", "fence-reason: stale-tenure"]).await;
@@ -210,8 +210,8 @@ async fn an_interrupted_story_leaves_nothing_behind() {
     // On a terminal it takes its time, so that it can be interrupted in the middle.
     let mut command = on_terminal(&format!("--etcd {}", etcd.endpoint()));
     let mut demo = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
-    eventually("the lock is held", async || {
-        (!etcd.etcdctl(&["get", "/fencepost-demo", "--prefix", "--keys-only"]).await.is_empty()).then_some(())
+    until("the lock is held", async || {
+        !etcd.etcdctl(&["get", "/fencepost-demo", "--prefix", "--keys-only"]).await.is_empty()
     })
     .await;
     let mut keyboard = demo.stdin.take().unwrap();

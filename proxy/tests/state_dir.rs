@@ -72,11 +72,14 @@ fn commits(path: &Path) -> usize {
 }
 
 #[test]
-fn an_empty_directory_means_that_there_was_no_process_before() {
+fn an_empty_directory_means_no_process_before() {
     let scratch = Scratch::new();
-    let path = scratch.path().join("lib/fencepost");
-    let (_state, first) = open(&path);
+    let (_state, first) = open(&scratch.path().join("lib/fencepost"));
     assert_eq!(first, Remembered { clean: true, ..Remembered::default() });
+    let file = scratch.path().join("file");
+    fs::write(&file, "").unwrap();
+    let Err(error) = StateDir::open(&file.join("state")) else { panic!("a directory below a file") };
+    assert!(chain(&error).starts_with(&format!("cannot use {}/state as the state_dir: ", file.display())), "{error}");
 }
 
 #[test]
@@ -123,7 +126,7 @@ fn only_a_process_that_says_so_left_clean() {
 }
 
 #[test]
-fn a_short_clean_life_does_not_hide_what_an_earlier_process_left() {
+fn a_short_clean_life_hides_no_earlier_crash() {
     let leave_clean_after_a_crash = |orphan_timeout| {
         let scratch = Scratch::new();
         let (crashed, _) = open(scratch.path());
@@ -142,16 +145,18 @@ fn the_clean_mark_is_gone_once_it_has_begun() {
     open(scratch.path()).0.close(true).unwrap();
     let (_state, first) = open(scratch.path());
     assert!(first.clean);
-
-    // What a crash right now would leave.
-    let crashed = Scratch::new();
-    fs::copy(journal(scratch.path()), journal(crashed.path())).unwrap();
-    assert!(!remembered(crashed.path()).clean);
+    assert!(!after_a_crash_now(scratch.path()).clean);
 }
 
-/// The next process waited for requests that there had never been, because a start had failed or was told to end.
+/// What the next process would know if this one crashed right now.
+fn after_a_crash_now(path: &Path) -> Remembered {
+    let crashed = Scratch::new();
+    fs::copy(journal(path), journal(crashed.path())).unwrap();
+    remembered(crashed.path())
+}
+
 #[test]
-fn whoever_has_not_begun_leaves_no_trace() {
+fn a_start_that_has_not_begun_leaves_no_trace() {
     let scratch = Scratch::new();
     let (state, _) = open(scratch.path());
     record(&state, "/a", 7).unwrap();
@@ -170,23 +175,16 @@ fn whoever_has_not_begun_leaves_no_trace() {
 }
 
 #[test]
-fn what_came_before_it_has_begun_is_written_then() {
+fn records_are_written_that_came_early_or_are_not_awaited() {
     let scratch = Scratch::new();
     let (state, _) = StateDir::open(scratch.path()).unwrap();
-    let record = state.record("main", &lock("/a"), Layout::Key, revision(7), ORPHAN_TIMEOUT);
+    let early = state.record("main", &lock("/a"), Layout::Key, revision(7), ORPHAN_TIMEOUT);
     wait(state.begin()).unwrap();
-    wait(record).unwrap();
+    wait(early).unwrap();
+    drop(state.record("main", &lock("/b"), Layout::Key, revision(8), ORPHAN_TIMEOUT));
     drop(state);
-    assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
-}
-
-#[test]
-fn a_record_that_nobody_waits_for_is_written_all_the_same() {
-    let scratch = Scratch::new();
-    let (state, _) = open(scratch.path());
-    drop(state.record("main", &lock("/a"), Layout::Key, revision(7), ORPHAN_TIMEOUT));
-    drop(state);
-    assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
+    let after = remembered(scratch.path());
+    assert_eq!((tenure(&after, "/a"), tenure(&after, "/b")), (Some(7), Some(8)));
 }
 
 #[test]
@@ -205,7 +203,7 @@ fn one_process_at_a_time_has_the_directory() {
 }
 
 #[test]
-fn a_directory_that_was_replaced_is_written_by_its_new_process_only() {
+fn a_replaced_directory_is_written_by_its_new_process_only() {
     let scratch = Scratch::new();
     let path = scratch.path().join("state");
     let (before, _) = open(&path);
@@ -260,8 +258,8 @@ fn what_is_known_already_is_not_written_again() {
     assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
 }
 
-#[test]
-fn revisions_are_written_with_the_next_commit() {
+#[tokio::test]
+async fn revisions_are_written_with_a_commit_or_soon() {
     let scratch = Scratch::new();
     let (state, _) = open(scratch.path());
     let begun = commits(scratch.path());
@@ -269,30 +267,20 @@ fn revisions_are_written_with_the_next_commit() {
     for number in 1..=100_000 {
         state.note_seen("main", seen(revision(number)));
     }
-    record(&state, "/a", 7).unwrap();
+    std::thread::scope(|scope| scope.spawn(|| record(&state, "/a", 7)).join().unwrap()).unwrap();
     let written = commits(scratch.path()) - begun;
     let most = 2 + began.elapsed().as_secs() as usize / 2;
     assert!(written <= most, "{written} commits: one for the record, and one each two seconds");
-
-    let crashed = Scratch::new();
-    fs::copy(journal(scratch.path()), journal(crashed.path())).unwrap();
-    assert_eq!(remembered(crashed.path()).highest_seen["main"], seen(revision(100_000)));
-}
-
-#[tokio::test]
-async fn a_revision_is_written_by_itself_before_long() {
-    let scratch = Scratch::new();
-    let (state, _) = open(scratch.path());
-    let begun = commits(scratch.path());
-    state.note_seen("main", seen(revision(7)));
-    eventually("the revision is written", async || (commits(scratch.path()) > begun).then_some(())).await;
-    let crashed = Scratch::new();
-    fs::copy(journal(scratch.path()), journal(crashed.path())).unwrap();
-    assert_eq!(remembered(crashed.path()).highest_seen["main"], seen(revision(7)));
+    assert_eq!(after_a_crash_now(scratch.path()).highest_seen["main"], seen(revision(100_000)));
+    state.note_seen("main", seen(revision(100_007)));
+    eventually("the revision is written by itself", async || {
+        (after_a_crash_now(scratch.path()).highest_seen["main"] == seen(revision(100_007))).then_some(())
+    })
+    .await;
 }
 
 #[test]
-fn an_accepted_regression_forgets_revisions_but_no_requests() {
+fn an_accepted_regression_forgets_revisions_not_requests() {
     let scratch = Scratch::new();
     let (state, _) = open(scratch.path());
     record(&state, "/a", 700).unwrap();
@@ -316,9 +304,8 @@ fn an_accepted_regression_forgets_revisions_but_no_requests() {
     assert_eq!(after.lock("other", &lock("/a")).unwrap().tenure, Some(revision(900)));
 }
 
-/// An earlier tenure than the remembered one was told that it was recorded, and was not: its first request went out.
 #[test]
-fn a_tenure_is_not_recorded_where_a_later_one_is_remembered() {
+fn a_tenure_is_not_recorded_over_a_later_one() {
     let scratch = Scratch::new();
     let (state, _) = open(scratch.path());
     record(&state, "/a", 100).unwrap();
@@ -337,26 +324,6 @@ fn a_tenure_is_not_recorded_where_a_later_one_is_remembered() {
     assert!(wait(earlier).is_err() && wait(same).is_ok() && wait(forgotten).is_err());
     drop(state);
     assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
-}
-
-#[test]
-fn what_was_handed_over_is_written_again_until_it_is_durable() {
-    let scratch = Scratch::new();
-    let (state, _) = open(scratch.path());
-    record(&state, "/a", 7).unwrap();
-    let in_the_way = scratch.path().join("journal.next");
-    fs::remove_file(journal(scratch.path())).unwrap();
-    fs::create_dir(&in_the_way).unwrap();
-    state.inbox().forget("main");
-    assert!(wait(state.written()).is_err());
-    assert!(wait(state.written()).is_err());
-    fs::remove_dir(&in_the_way).unwrap();
-    wait(state.written()).unwrap();
-    // What a crash right now would leave.
-    let crashed = Scratch::new();
-    fs::copy(journal(scratch.path()), journal(crashed.path())).unwrap();
-    let after = remembered(crashed.path());
-    assert_eq!(after.lock("main", &lock("/a")).map(|lock| lock.tenure), Some(None));
 }
 
 #[test]
@@ -386,7 +353,7 @@ fn written() -> Vec<u8> {
 }
 
 #[test]
-fn a_damaged_journal_stops_the_start_and_says_what_to_do() {
+fn a_damaged_journal_stops_the_start_and_is_explained() {
     let journal_bytes = written();
     let scratch = Scratch::new();
     for at in (0..journal_bytes.len()).step_by(7) {
@@ -395,14 +362,15 @@ fn a_damaged_journal_stops_the_start_and_says_what_to_do() {
         fs::write(journal(scratch.path()), &damaged).unwrap();
         let Err(error) = StateDir::open(scratch.path()) else { panic!("byte {at} is damaged, and nobody noticed") };
         let text = error.to_string();
-        assert!(text.starts_with(&format!("{} is damaged (at byte ", journal(scratch.path()).display())), "{text}");
-        assert!(text.contains("restore it; or wait until the longest orphan_timeout has passed"), "{text}");
-        assert_eq!(fs::read(journal(scratch.path())).unwrap(), damaged, "what can be looked into is left alone");
+        let begins = format!("{} is damaged (at byte ", journal(scratch.path()).display());
+        let advice = "restore it; or wait until the longest orphan_timeout has passed";
+        assert!(text.starts_with(&begins) && text.contains(advice), "{text}");
+        assert_eq!(fs::read(journal(scratch.path())).unwrap(), damaged, "it is left alone");
     }
 }
 
 #[test]
-fn a_journal_that_ends_anywhere_is_an_earlier_state_or_damaged() {
+fn a_cut_journal_is_an_earlier_state_or_damaged() {
     let journal_bytes = written();
     let scratch = Scratch::new();
     let mut latest = 0;
@@ -429,15 +397,20 @@ fn a_journal_of_another_version_is_not_guessed_at() {
     assert!(error.to_string().contains("there is no frame of this version"), "{error}");
 }
 
+/// The journal is gone, and no other can be made until the directory in its place is removed.
+fn break_disk(path: &Path) -> PathBuf {
+    fs::remove_file(journal(path)).unwrap();
+    let in_the_way = path.join("journal.next");
+    fs::create_dir(&in_the_way).unwrap();
+    in_the_way
+}
+
 #[test]
-fn a_disk_that_fails_is_named_and_one_that_is_well_again_is_used() {
+fn a_failing_disk_is_named_and_used_again_once_it_is_well() {
     let scratch = Scratch::new();
     let (state, _) = open(scratch.path());
     record(&state, "/a", 7).unwrap();
-    // The journal is gone, and no other can be made.
-    fs::remove_file(journal(scratch.path())).unwrap();
-    let in_the_way = scratch.path().join("journal.next");
-    fs::create_dir(&in_the_way).unwrap();
+    let in_the_way = break_disk(scratch.path());
     for tenure in [9, 9, 11] {
         let text = chain(&record(&state, "/a", tenure).unwrap_err());
         let start = format!("cannot write to the state_dir {}: Is a directory", scratch.path().display());
@@ -447,10 +420,19 @@ fn a_disk_that_fails_is_named_and_one_that_is_well_again_is_used() {
     fs::remove_dir(&in_the_way).unwrap();
     record(&state, "/b", 3).unwrap();
     assert!(!state.is_failing(Duration::ZERO));
+    let after = after_a_crash_now(scratch.path());
+    assert_eq!((tenure(&after, "/a"), tenure(&after, "/b")), (Some(11), Some(3)), "the last failed record is written");
+    let in_the_way = break_disk(scratch.path());
+    state.inbox().forget("main");
+    assert!(wait(state.written()).is_err() && wait(state.written()).is_err());
+    fs::remove_dir(&in_the_way).unwrap();
+    wait(state.written()).unwrap();
+    let after = after_a_crash_now(scratch.path());
+    assert_eq!(after.lock("main", &lock("/a")).map(|lock| lock.tenure), Some(None));
+    record(&state, "/a", 11).unwrap();
     state.close(true).unwrap();
     let after = remembered(scratch.path());
-    assert!(after.clean);
-    assert_eq!((tenure(&after, "/a"), tenure(&after, "/b")), (Some(11), Some(3)));
+    assert_eq!((after.clean, tenure(&after, "/a"), tenure(&after, "/b")), (true, Some(11), None));
 }
 
 #[test]
@@ -459,22 +441,11 @@ fn there_is_no_clean_mark_if_it_cannot_be_written() {
     let (state, _) = open(scratch.path());
     record(&state, "/a", 7).unwrap();
     let before = fs::read(journal(scratch.path())).unwrap();
-    fs::remove_file(journal(scratch.path())).unwrap();
-    fs::create_dir(scratch.path().join("journal.next")).unwrap();
+    let in_the_way = break_disk(scratch.path());
     assert!(state.close(true).is_err());
-    fs::remove_dir(scratch.path().join("journal.next")).unwrap();
+    fs::remove_dir(in_the_way).unwrap();
     fs::write(journal(scratch.path()), before).unwrap();
     assert!(!remembered(scratch.path()).clean);
-}
-
-#[test]
-fn a_directory_that_cannot_be_made_is_named() {
-    let scratch = Scratch::new();
-    let file = scratch.path().join("file");
-    fs::write(&file, "").unwrap();
-    let path = file.join("state");
-    let Err(error) = StateDir::open(&path) else { panic!("a directory below a file") };
-    assert!(chain(&error).starts_with(&format!("cannot use {} as the state_dir: ", path.display())), "{error}");
 }
 
 // What follows needs a second process: this very program, told by its surroundings which of the two parts it plays.
@@ -536,7 +507,7 @@ fn said_durable(log: &str) -> BTreeMap<u64, u64> {
 }
 
 #[tokio::test]
-async fn a_process_killed_at_any_moment_loses_nothing_that_was_durable() {
+async fn a_kill_at_any_moment_loses_nothing_durable() {
     let scratch = Scratch::new();
     let path = scratch.path().join("state");
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
@@ -650,9 +621,8 @@ fn open_without_opening_a_file(path: &Path) {
     println!("failed with {}", chain(&error));
 }
 
-/// Nothing that is made in it would outlive a crash for sure. To make its name durable, the directory above has to be opened.
 #[tokio::test]
-async fn nothing_is_made_in_a_directory_whose_name_is_not_durable() {
+async fn nothing_is_made_below_a_name_that_is_not_durable() {
     let scratch = Scratch::new();
     let path = scratch.path().join("lib/fencepost");
     let mut few_files = Command::new("prlimit");

@@ -43,10 +43,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 impl Browser {
     /// Starts one.
-    ///
-    /// # Panics
-    ///
-    /// If chromedriver or Chromium is missing or does not start.
     pub async fn start() -> Browser {
         let scratch = Scratch::new();
         let mut command = Command::new("chromedriver");
@@ -110,10 +106,6 @@ impl Browser {
     }
 
     /// Runs a script until it returns something other than `null`, `false` and `undefined`.
-    ///
-    /// # Panics
-    ///
-    /// If it has not after [`PATIENCE`]; says what the page shows then.
     pub async fn until(&self, what: &str, script: &str, arguments: &[Value]) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -164,10 +164,6 @@ impl Etcd {
 
     /// Runs `etcdctl` against this member and returns what it prints, without the last line's end. These calls count
     /// in [`Etcd::requests_total`].
-    ///
-    /// # Panics
-    ///
-    /// If it fails.
     pub async fn etcdctl(&self, arguments: &[&str]) -> String {
         let mut command = self.etcdctl_command();
         command.args(arguments);

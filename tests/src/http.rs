@@ -59,10 +59,6 @@ pub struct Response {
 
 impl Response {
     /// The only value of a header; `None` if there is none.
-    ///
-    /// # Panics
-    ///
-    /// If it was given twice, or is not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next()?;
@@ -78,10 +74,6 @@ impl Response {
 
 /// One request on a connection of its own; returns the final response. `Host: localhost`, unless there is one among the headers,
 /// `Content-Length` (for a body) and `Connection: close` are added.
-///
-/// # Errors
-///
-/// If the connection is refused or breaks, or what comes back is no response, or not whole within [`PATIENCE`].
 pub async fn request(
     server: impl Into<Endpoint>,
     method: &str,
@@ -121,10 +113,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl Connection {
     /// Connects.
-    ///
-    /// # Errors
-    ///
-    /// If the server does not accept.
     pub async fn open(server: impl Into<Endpoint>) -> io::Result<Connection> {
         let stream: Box<dyn Stream> = match server.into() {
             Endpoint::Tcp(address) => {
@@ -143,28 +131,16 @@ impl Connection {
     }
 
     /// Writes bytes as they are.
-    ///
-    /// # Errors
-    ///
-    /// If the connection has broken, or takes no more for [`PATIENCE`].
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         in_time("that the server takes what is sent", self.stream.write_all(bytes.as_ref())).await
     }
 
     /// Says that nothing more will be sent.
-    ///
-    /// # Errors
-    ///
-    /// If the connection has broken.
     pub async fn finish_sending(&mut self) -> io::Result<()> {
         self.stream.shutdown().await
     }
 
     /// Reads the next response, interim ones (1xx) too.
-    ///
-    /// # Errors
-    ///
-    /// If the connection ends or breaks before it is whole, or it isn't within [`PATIENCE`].
     pub async fn response(&mut self) -> io::Result<Response> {
         let mut response = self.head().await?;
         in_time("the whole response", self.body(&mut response)).await?;
@@ -172,10 +148,6 @@ impl Connection {
     }
 
     /// Reads responses until one that is not interim.
-    ///
-    /// # Errors
-    ///
-    /// As [`Connection::response`].
     pub async fn final_response(&mut self) -> io::Result<Response> {
         loop {
             let response = self.response().await?;
@@ -186,20 +158,12 @@ impl Connection {
     }
 
     /// Reads the response to a HEAD request: its headers speak of a body that does not come.
-    ///
-    /// # Errors
-    ///
-    /// As [`Connection::response`].
     pub async fn response_to_head(&mut self) -> io::Result<Response> {
         self.head().await
     }
 
     /// Reads the next response's status and headers only, for a body that the test reads bit by bit with
     /// [`Connection::receive`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Connection::response`].
     pub async fn head(&mut self) -> io::Result<Response> {
         let head = in_time("a response's head", async {
             loop {
@@ -218,19 +182,11 @@ impl Connection {
     }
 
     /// Reads `count` bytes as they are.
-    ///
-    /// # Errors
-    ///
-    /// If the connection ends or breaks before that, or they aren't there within [`PATIENCE`].
     pub async fn receive(&mut self, count: usize) -> io::Result<Vec<u8>> {
         in_time("bytes", self.take(count)).await
     }
 
     /// Reads until the server closes the connection, and returns what came before.
-    ///
-    /// # Errors
-    ///
-    /// If the connection breaks, or isn't closed within [`PATIENCE`].
     pub async fn rest(&mut self) -> io::Result<Vec<u8>> {
         in_time("the end of the connection", self.until_closed()).await
     }

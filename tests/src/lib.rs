@@ -28,7 +28,7 @@ pub use etcd_version::EtcdVersion;
 pub use http::{Connection, Endpoint, Response, request};
 pub use latch::Latch;
 pub use network::Network;
-pub use patience::{PATIENCE, eventually};
+pub use patience::{PATIENCE, eventually, until};
 pub use pki::{Authority, Claim, Issued, Subject, replace_file};
 pub use port::FreePort;
 pub use process::Process;

@@ -27,9 +27,6 @@ const VARIABLE: &str = "FENCEPOST_TEST_NETWORK";
 impl Network {
     /// Runs a test in a network of its own: it starts the test's binary again there, for this test alone. `name` is the test's
     /// name as `cargo test` prints it. Where only root may make a namespace, the test is skipped with a word on standard error.
-    ///
-    /// # Panics
-    /// If the test fails, or `ip`, `iptables` and `setpriv` are missing.
     pub fn run(name: &str, test: impl AsyncFnOnce(&Network)) {
         if let Ok(other) = std::env::var(VARIABLE) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -9,10 +9,6 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Asks until the answer is there: for what lies in another process and sends no event.
-///
-/// # Panics
-///
-/// If there is no answer after [`PATIENCE`].
 pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -22,4 +18,9 @@ pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Asks until the condition holds, like [`eventually`].
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    eventually(what, async || condition().await.then_some(())).await;
 }

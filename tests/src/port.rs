@@ -22,10 +22,6 @@ pub struct FreePort {
 
 impl FreePort {
     /// Reserves one that nobody listens on.
-    ///
-    /// # Panics
-    ///
-    /// If all are taken.
     pub fn reserve() -> FreePort {
         // Each begins elsewhere, so that parallel tests seldom ask for the same one.
         let first = RandomState::new().hash_one(()) as usize % PORTS.len();

@@ -20,10 +20,6 @@ pub struct Process {
 
 impl Process {
     /// Starts `command` (its program, arguments, environment and directory); what it prints goes to the end of `log`.
-    ///
-    /// # Panics
-    ///
-    /// If it can't be started. A program that does not exist shows as one that exits at once; the log says so.
     pub fn start(command: &Command, log: &Path) -> Process {
         let child = spawn(bound_to_us(command, log))
             .unwrap_or_else(|error| panic!("setpriv (of util-linux) cannot be started: {error}"));

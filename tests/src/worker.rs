@@ -59,10 +59,6 @@ impl Worker {
     }
 
     /// Starts one that takes the connections of this listener, in cleartext or over TLS.
-    ///
-    /// # Panics
-    ///
-    /// If the listener is broken.
     pub fn start_on(listener: std::net::TcpListener, tls: Option<&WorkerTls<'_>>) -> Worker {
         let tls = tls.map(|tls| Arc::new(Present::new(tls)));
         listener.set_nonblocking(true).expect("a socket can be made non-blocking");
@@ -138,10 +134,6 @@ impl Worker {
     }
 
     /// Where it listens, as an upstream over TLS is written.
-    ///
-    /// # Panics
-    ///
-    /// If it listens on a unix socket.
     pub fn https(&self) -> String {
         match &self.endpoint {
             Endpoint::Tcp(address) => format!("https://{address}"),
@@ -150,10 +142,6 @@ impl Worker {
     }
 
     /// What connections to come speak; those that are open go on.
-    ///
-    /// # Panics
-    ///
-    /// If it does not speak TLS.
     pub fn change_tls(&self, tls: &WorkerTls<'_>) {
         self.tls.as_ref().expect("the worker speaks TLS").change(tls);
     }
@@ -176,29 +164,17 @@ impl Worker {
     }
 
     /// Waits until `count` requests have arrived (their heads, at least), and returns all.
-    ///
-    /// # Panics
-    ///
-    /// If they don't arrive within [`crate::PATIENCE`].
     pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
         self.wait_until(&format!("{count} requests at the worker"), |seen| seen.len() >= count).await
     }
 
     /// Waits until `count` requests have been answered to the end, and returns all.
-    ///
-    /// # Panics
-    ///
-    /// If they aren't within [`crate::PATIENCE`].
     pub async fn wait_for_answered(&self, count: usize) -> Vec<Seen> {
         let answered = |seen: &[Seen]| seen.iter().filter(|request| request.answered).count() >= count;
         self.wait_until(&format!("{count} requests answered by the worker"), answered).await
     }
 
     /// Waits until the log fulfils a condition, and returns it.
-    ///
-    /// # Panics
-    ///
-    /// If it doesn't within [`crate::PATIENCE`].
     pub async fn wait_until(&self, what: &str, condition: impl FnMut(&[Seen]) -> bool) -> Vec<Seen> {
         self.shared.log.wait_until(what, condition).await
     }

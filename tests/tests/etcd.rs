@@ -7,29 +7,6 @@ use fencepost_tests::{Cluster, Etcd, EtcdOptions, EtcdVersion, eventually};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 #[tokio::test]
-async fn each_version_keeps_what_is_put() {
-    for version in EtcdVersion::ALL {
-        let etcd = Etcd::start(version).await;
-        assert_eq!(etcd.etcdctl(&["put", "a", "1"]).await, "OK");
-        assert_eq!(get(&etcd, "a").await, "1", "{version}");
-        assert!(etcd.etcdctl(&["version"]).await.starts_with(&format!("etcdctl version: {version}.")));
-    }
-}
-
-#[tokio::test]
-async fn a_killed_member_comes_back_with_its_data() {
-    for version in EtcdVersion::ALL {
-        let mut etcd = Etcd::start(version).await;
-        let endpoint = etcd.endpoint();
-        etcd.etcdctl(&["put", "a", "1"]).await;
-        etcd.kill();
-        etcd.restart().await;
-        assert_eq!(etcd.endpoint(), endpoint);
-        assert_eq!(get(&etcd, "a").await, "1", "{version}");
-    }
-}
-
-#[tokio::test]
 async fn a_restored_store_has_gone_back_and_is_the_same_cluster() {
     for version in EtcdVersion::ALL {
         let mut etcd = Etcd::start(version).await;

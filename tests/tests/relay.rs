@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use fencepost_tests::Relay;
+use fencepost_tests::{PATIENCE, Relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -32,7 +32,7 @@ async fn a_cut_closes_connections_and_refuses_new_ones_until_restored() {
 
     relay.cut().await;
 
-    let end = timeout(A_WHILE, client.read(&mut [0])).await.expect("a cut connection ends at once");
+    let end = timeout(PATIENCE, client.read(&mut [0])).await.expect("a cut connection ends");
     assert!(!matches!(end, Ok(1..)), "{end:?}");
     let refused = TcpStream::connect(relay.address()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -78,7 +78,7 @@ async fn a_delay_counts_once_each_way_and_leaves_the_order() {
     let took = sent.elapsed();
     assert!(took >= Duration::from_millis(100), "{took:?}");
     // 62 pieces each way, each delayed after the other, would take 6 s.
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[tokio::test]

@@ -139,7 +139,7 @@ fn client_named(name: &str) -> Subject<'_> {
 }
 
 #[test]
-fn where_no_certificate_is_asked_for_sessions_outlive_the_servers_own() {
+fn without_client_certificates_sessions_outlive_a_change() {
     for version in [&TLS12, &TLS13] {
         let pair = Pair::asking(None);
         let client = pair.client(&pair.issue("shard-1"), version);
@@ -152,7 +152,7 @@ fn where_no_certificate_is_asked_for_sessions_outlive_the_servers_own() {
 }
 
 #[test]
-fn where_certificates_are_asked_for_no_session_is_resumed() {
+fn with_client_certificates_no_session_is_resumed() {
     for version in [&TLS12, &TLS13] {
         for required in [true, false] {
             let pair = Pair::asking(Some(required));
@@ -166,7 +166,7 @@ fn where_certificates_are_asked_for_no_session_is_resumed() {
 }
 
 #[test]
-fn a_certificate_is_refused_where_its_authority_has_no_list_or_an_overdue_one() {
+fn a_certificate_is_refused_without_a_current_revocation_list() {
     let pair = Pair::new();
     let crl = pair.directory.path().join("crl.pem");
     let client = pair.client(&pair.issue("shard-1"), &TLS13);
@@ -179,7 +179,6 @@ fn a_certificate_is_refused_where_its_authority_has_no_list_or_an_overdue_one() 
     }
 }
 
-/// The first in the file was believed: what the next had revoked got in until that one was overdue.
 #[test]
 fn of_two_lists_of_one_authority_the_newer_is_believed() {
     let pair = Pair::new();
@@ -212,7 +211,6 @@ fn as_shown(issued: &Issued, others: impl IntoIterator<Item = String>) -> Arc<Ce
     Arc::new(CertifiedKey::from_der(chain, key, &default_provider()).unwrap())
 }
 
-/// All ways were tried, up to 200,000, and the thread did nothing else for as long: 70 ms in a release build.
 #[test]
 fn of_many_certificates_that_come_with_one_a_few_are_looked_at() {
     let (pair, maze) = (Pair::new(), maze());
@@ -231,9 +229,8 @@ fn of_many_certificates_that_come_with_one_a_few_are_looked_at() {
     assert_eq!(shake_hands(&tls.config(), Arc::new(server)).unwrap_err(), unknown);
 }
 
-/// As the reference says: to believe it no more, it has to be taken out.
 #[test]
-fn an_authority_is_believed_for_as_long_as_it_stands_in_its_file() {
+fn an_authority_is_believed_while_it_stands_in_its_file() {
     let yesterday = SystemTime::now() - Duration::from_secs(86_400);
     let pair = Pair::believing(Authority::until("ended", yesterday), Some(true));
     let client = pair.client(&pair.issue("shard-1"), &TLS13);
@@ -243,9 +240,8 @@ fn an_authority_is_believed_for_as_long_as_it_stands_in_its_file() {
     assert!(pair.shake(&client).is_err());
 }
 
-/// A session that was begun with the old one was resumed, and refused, for ever.
 #[tokio::test]
-async fn a_client_whose_certificate_has_ended_is_refused_with_it_and_gets_in_with_its_next() {
+async fn a_client_with_an_ended_certificate_gets_in_with_its_next() {
     let pair = Pair::new();
     let end = SystemTime::now() + Duration::from_secs(5);
     let old = pair.authority.issue(&Subject { not_after: Some(end), ..client_named("old") });
@@ -261,7 +257,6 @@ async fn a_client_whose_certificate_has_ended_is_refused_with_it_and_gets_in_wit
     }
 }
 
-/// A worker whose certificate had ended was believed for as long as it was connected to within a day.
 #[test]
 fn whoever_connects_verifies_the_certificate_at_each_connection() {
     let pair = Pair::asking(None);

@@ -143,9 +143,8 @@ fn refused(error: CertificateError) -> Result<(), Error> {
     Err(Error::InvalidCertificate(error))
 }
 
-/// The holder of a pinned certificate signed one for another owner, or for another host, and it was let in.
 #[test]
-fn pinned_certificate_as_issuer_is_refused() {
+fn pinned_certificate_is_trusted_for_itself_alone() {
     for claim in PINNED {
         let (root, real) = (Authority::new("elsewhere"), Authority::new("real"));
         for pinned in [Authority::claiming(claim, &localhost("a")), root.issue_issuer(claim, &localhost("a"))] {
@@ -154,6 +153,7 @@ fn pinned_certificate_as_issuer_is_refused() {
                 [Trusting::new(&[&pinned.certificate()]), Trusting::new(&[&real.certificate(), &pinned.certificate()])]
             {
                 for peer in PEERS {
+                    assert_eq!(trusting.meets(peer, &pinned.own(), &[]), Ok(()), "{claim:?} {peer:?}");
                     for (forged, others) in [
                         (pinned.issue(&localhost("b")), vec![]),
                         (pinned.issue(&localhost("b")), vec![pinned.certificate()]),
@@ -170,40 +170,13 @@ fn pinned_certificate_as_issuer_is_refused() {
 }
 
 #[test]
-fn pinned_certificate_is_trusted_for_itself() {
-    for claim in PINNED {
-        let root = Authority::new("elsewhere");
-        for pinned in [Authority::claiming(claim, &localhost("a")), root.issue_issuer(claim, &localhost("a"))] {
-            let real = Authority::new("real");
-            for trusting in
-                [Trusting::new(&[&pinned.certificate()]), Trusting::new(&[&real.certificate(), &pinned.certificate()])]
-            {
-                for peer in PEERS {
-                    assert_eq!(trusting.meets(peer, &pinned.own(), &[]), Ok(()), "{claim:?} {peer:?}");
-                }
-            }
-        }
-    }
-}
-
-/// It was refused as "CaUsedAsEndEntity".
-#[test]
-fn self_signed_authority_is_trusted_for_itself() {
-    let pinned = Authority::claiming(Claim::Authority, &localhost("a"));
-    let trusting = Trusting::new(&[&pinned.certificate()]);
-    for peer in PEERS {
-        assert_eq!(trusting.meets(peer, &pinned.own(), &[]), Ok(()), "{peer:?}");
-        assert_eq!(trusting.meets(peer, &pinned.issue(&localhost("b")), &[]), Ok(()), "{peer:?}");
-    }
-}
-
-#[test]
 fn authorities_are_trusted_for_what_they_issue() {
-    let root = Authority::new("root");
+    let root = Authority::claiming(Claim::Authority, &localhost("root"));
     let intermediate = root.issue_issuer(Claim::Authority, &localhost("intermediate"));
     let leaf = intermediate.issue(&localhost("a"));
     for peer in PEERS {
         let trusting = Trusting::new(&[&root.certificate()]);
+        assert_eq!(trusting.meets(peer, &root.own(), &[]), Ok(()), "{peer:?}");
         assert_eq!(trusting.meets(peer, &leaf, &[intermediate.certificate()]), Ok(()), "{peer:?}");
         // An intermediate is an authority, too, without the one above.
         let trusting = Trusting::new(&[&intermediate.certificate()]);
@@ -237,14 +210,11 @@ fn pinned_server_of_another_name_is_refused() {
         let pinned = Authority::claiming(claim, &elsewhere);
         let trusting = Trusting::new(&[&pinned.certificate()]);
         let met = trusting.meets(Peer::Server, &pinned.own(), &[]);
-        assert!(
-            matches!(met, Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. }))),
-            "{met:?}"
-        );
+        let Err(Error::InvalidCertificate(error)) = met else { panic!("{met:?}") };
+        assert!(matches!(error, CertificateError::NotValidForNameContext { .. }), "{error:?}");
     }
 }
 
-/// A certificate is public: its key is what proves who presents it.
 #[test]
 fn pinned_certificate_without_its_key_is_refused() {
     let pinned = Authority::claiming(Claim::EndEntity, &localhost("a"));
@@ -309,36 +279,26 @@ fn pinned_certificate_needs_its_issuers_list() {
 fn entries_say_what_they_are_good_for() {
     let (root, yesterday) = (Authority::new("root"), SystemTime::now() - DAY);
     let ended = Subject { not_after: Some(yesterday), ..localhost("a") };
-    for (entry, expected) in [
-        (root.certificate(), "authority: trusted for the certificates that it issues, and for itself"),
+    let authority = "authority: trusted for the certificates that it issues";
+    let unmarked = "this certificate only (it is not marked CA:TRUE):";
+    let pinned = |claim| Authority::claiming(claim, &localhost("a")).certificate();
+    let below = |claim| root.issue_issuer(claim, &localhost("a")).certificate();
+    for (entry, begins, goes_on) in [
+        (root.certificate(), authority, ", and for itself"),
+        (below(Claim::Authority), authority, ""),
+        (Authority::until("old", yesterday).certificate(), authority, "; it expired at "),
+        (below(Claim::EndEntity), unmarked, " trusted until 4096-01-01T00:00:00Z"),
+        (pinned(Claim::Nothing), unmarked, " trusted until 4096-01-01T00:00:00Z"),
         (
-            root.issue_issuer(Claim::Authority, &localhost("a")).certificate(),
-            "authority: trusted for the certificates that it issues",
+            pinned(Claim::AuthorityThatMayNotSign),
+            "this certificate only (its key usage lacks keyCertSign):",
+            " trusted",
         ),
-        (
-            Authority::until("old", yesterday).certificate(),
-            "authority: trusted for the certificates that it issues; it expired at ",
-        ),
-        (
-            root.issue_issuer(Claim::EndEntity, &localhost("a")).certificate(),
-            "this certificate only (it is not marked CA:TRUE): trusted until 4096-01-01T00:00:00Z",
-        ),
-        (
-            Authority::claiming(Claim::Nothing, &localhost("a")).certificate(),
-            "this certificate only (it is not marked CA:TRUE): trusted until 4096-01-01T00:00:00Z",
-        ),
-        (
-            Authority::claiming(Claim::AuthorityThatMayNotSign, &localhost("a")).certificate(),
-            "this certificate only (its key usage lacks keyCertSign): trusted until 4096-01-01T00:00:00Z",
-        ),
-        (
-            Authority::claiming(Claim::EndEntity, &ended).certificate(),
-            "this certificate only (it is not marked CA:TRUE): refused: it expired at ",
-        ),
+        (Authority::claiming(Claim::EndEntity, &ended).certificate(), unmarked, " refused: it expired at "),
     ] {
         for peer in PEERS {
             let said = Trusting::new(&[&root.certificate(), &entry]).good_for(peer);
-            assert!(said[1].starts_with(expected), "{said:?}");
+            assert!(said[1].starts_with(&format!("{begins}{goes_on}")), "{said:?}");
         }
     }
     let pinned = Authority::claiming(Claim::EndEntity, &localhost("a"));

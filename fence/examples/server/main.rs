@@ -8,7 +8,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use fencepost_fence::{Fence, FenceLayer, RequestBody, Running};
+use fencepost_fence::{Fence, FenceLayer, RequestBody, WorkerPermit};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -70,15 +70,15 @@ fn readiness(fence: &Fence) -> Answer {
 
 /// Writes the body of a request to the journal.
 async fn apply(journal: Journal, request: Request<RequestBody<Incoming>>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let running = request.extensions().get::<Running>().expect("the layer has put it there").clone();
+    let permit = request.extensions().get::<WorkerPermit>().expect("the layer has put it there").clone();
     let Ok(body) = request.into_body().collect().await else {
         // The client broke off, or the tenure has ended: this is a part, and not to be used.
         return Ok(answer(StatusCode::BAD_REQUEST, "the body is not whole"));
     };
-    let line = format!("{}: {}", running.revision(), String::from_utf8_lossy(&body.to_bytes()));
+    let line = format!("{}: {}", permit.revision(), String::from_utf8_lossy(&body.to_bytes()));
     // Work that goes on when the client leaves. The next holder's requests wait for it, since it has the guard.
     let written = tokio::task::spawn_blocking(move || {
-        let _running = running;
+        let _permit = permit;
         journal.lock().expect("nothing panics while it writes").push(line);
     });
     match written.await {

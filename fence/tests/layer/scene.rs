@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_fence::{Fence, FenceLayer, LayerBuilder, MemoryStore, RequestBody, ResponseBody, Running};
+use fencepost_fence::{Fence, FenceLayer, LayerBuilder, MemoryStore, RequestBody, ResponseBody, WorkerPermit};
 use fencepost_tests::{Latch, PATIENCE};
 use http::{Request, Response};
 use http_body::Body;
@@ -93,8 +93,8 @@ pub(crate) fn with_body<B>(owner: &str, revision: u64, body: B) -> Request<B> {
 }
 
 /// The guard that a handler gets.
-pub(crate) fn running<B>(request: &Request<B>) -> Running {
-    request.extensions().get::<Running>().expect("the layer puts it there").clone()
+pub(crate) fn running<B>(request: &Request<B>) -> WorkerPermit {
+    request.extensions().get::<WorkerPermit>().expect("the layer puts it there").clone()
 }
 
 /// Answers at once.
@@ -108,7 +108,7 @@ where
     S: Service<Request<RequestBody<B>>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
     B: Body + Send + 'static,
-    R: Body<Data = Bytes> + Send + 'static,
+    R: Body<Data = Bytes, Error: Send> + Send + 'static,
 {
     timeout(PATIENCE, layer.layer(handler).oneshot(request)).await.expect("an answer in time").unwrap()
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use fencepost_fence::{FenceLayer, RequestBody, Running};
+use fencepost_fence::{FenceLayer, RequestBody, WorkerPermit};
 use fencepost_tests::{PATIENCE, eventually};
 use http::{Request, Response};
 use http_body_util::Full;
@@ -84,7 +84,7 @@ async fn a_client_that_leaves_ends_the_handler_at_its_await_and_what_has_a_guard
     let scene = Scene::new();
     let layer = scene.impatient_layer();
     let old = scene.takes("a");
-    let (sender, guard) = oneshot::channel::<Running>();
+    let (sender, guard) = oneshot::channel::<WorkerPermit>();
     let sender = Arc::new(Mutex::new(Some(sender)));
     let handler = service_fn(move |request: Request<RequestBody<Full<Bytes>>>| {
         let sender = sender.lock().unwrap().take().unwrap();
@@ -228,7 +228,7 @@ async fn a_guard_of_a_request_that_needed_two_locks_keeps_both() {
         let [owner, revision, lock] = names;
         let inner = scene.fence.lock("/other").headers(owner, revision, lock).handoff_timeout(SHORT).layer().unwrap();
         let (first, other) = (scene.takes("a"), scene.store.put("/other", "a").get());
-        let (sender, guard) = oneshot::channel::<Running>();
+        let (sender, guard) = oneshot::channel::<WorkerPermit>();
         let sender = Arc::new(Mutex::new(Some(sender)));
         let handler = service_fn(move |request: Request<RequestBody<RequestBody<Full<Bytes>>>>| {
             sender.lock().unwrap().take().unwrap().send(running(&request)).unwrap();

@@ -184,7 +184,7 @@ fn what_there_is_can_be_sent_and_shared_between_threads() {
     fn check<T: Send + Sync>() {}
     check::<Fence>();
     check::<fencepost_fence::FenceLayer>();
-    check::<fencepost_fence::Running>();
+    check::<fencepost_fence::WorkerPermit>();
     check::<RequestBody<Full<Bytes>>>();
     check::<fencepost_fence::ResponseBody<Full<Bytes>>>();
 }

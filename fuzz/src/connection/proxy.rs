@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use fencepost::Surroundings;
-use fencepost::downstream::ListenAddress;
+use fencepost::server::ListenAddress;
 use fencepost_config::Config;
 use fencepost_locks::MemoryStore;
 

@@ -1,18 +1,16 @@
 //! Prints the messages of `fencepost hold` on standard error, from a thread of its own.
 //!
 //! Nothing else waits for that thread but the end of the process, which has a limit: a reader that has stopped reading must not
-//! keep the command from being ended in time.
+//! keep the command from being ended in time. Messages that find the queue full are lost.
 
 use std::fmt::Arguments;
-use std::io::{self, Write, stderr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::{Write, stderr};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{SigSet, Signal};
 
-/// How many messages may wait for the thread. It counts what comes beyond that as lost.
+/// How many messages may wait for the thread.
 const MESSAGES_MAX: usize = 1_024;
 
 /// How long the end of the process waits for the reader.
@@ -28,16 +26,9 @@ pub(super) struct ConsoleWriter {
 /// Where messages go. Clones print to the same console.
 #[derive(Debug, Clone)]
 pub(super) struct Console {
-    queue: SyncSender<Message>,
-    lost: Arc<AtomicU64>,
+    /// `None` is the last message.
+    queue: SyncSender<Option<String>>,
     verbose: bool,
-}
-
-#[derive(Debug)]
-enum Message {
-    Line(String),
-    /// Nothing comes behind it.
-    End,
 }
 
 impl ConsoleWriter {
@@ -46,27 +37,25 @@ impl ConsoleWriter {
     /// # Panics
     /// If the system gives no thread.
     pub(super) fn begin() -> ConsoleWriter {
-        // A terminal stops a process that writes to it from the background (`stty tostop`), and a stopped process ends no command. The
-        // thread inherits the blocked signal; child processes do not.
-        let mut stopping = SigSet::empty();
-        stopping.add(Signal::SIGTTOU);
-        let before = stopping.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-        let writer = ConsoleWriter::to(|line| stderr().write_all(line));
-        let _ = before.and_then(|before| before.thread_set_mask());
-        writer
+        ConsoleWriter::to(|line| drop(stderr().write_all(line.as_bytes())))
     }
 
-    fn to(write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static) -> ConsoleWriter {
-        let (queue, messages) = sync_channel(MESSAGES_MAX);
+    fn to(mut write: impl FnMut(&str) + Send + 'static) -> ConsoleWriter {
+        let (queue, messages) = sync_channel::<Option<String>>(MESSAGES_MAX);
         let (end, ended) = sync_channel(0);
-        let lost = Arc::<AtomicU64>::default();
-        let console = Console { queue, lost: Arc::clone(&lost), verbose: false };
         let print = move || {
-            print_all(&messages, &lost, write);
+            // A terminal stops a process that writes to it from the background (`stty tostop`), and a stopped process ends no
+            // command. Only this thread blocks the signal, so child processes do not inherit that.
+            let mut stopping = SigSet::empty();
+            stopping.add(Signal::SIGTTOU);
+            let _ = stopping.thread_block();
+            while let Ok(Some(line)) = messages.recv() {
+                write(&line);
+            }
             drop(end);
         };
         std::thread::Builder::new().name("console".to_owned()).spawn(print).expect("the system gives a thread");
-        ConsoleWriter { console, ended }
+        ConsoleWriter { console: Console { queue, verbose: false }, ended }
     }
 
     /// A console that prints through this.
@@ -78,7 +67,7 @@ impl ConsoleWriter {
 impl Drop for ConsoleWriter {
     fn drop(&mut self) {
         // A full queue means that the reader has stopped: then there is nothing to wait for.
-        if self.console.queue.try_send(Message::End).is_ok() {
+        if self.console.queue.try_send(None).is_ok() {
             let _ = self.ended.recv_timeout(END_MAX);
         }
     }
@@ -88,10 +77,7 @@ impl Console {
     /// Prints a message.
     pub(super) fn print(&self, message: Arguments<'_>) {
         // One write per line, so that the lines of several processes stay whole.
-        let line = format!("fencepost hold: {message}\n");
-        if self.queue.try_send(Message::Line(line)).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        let _ = self.queue.try_send(Some(format!("fencepost hold: {message}\n")));
     }
 
     /// Prints a message that only `--verbose` asks for.
@@ -102,59 +88,18 @@ impl Console {
     }
 }
 
-fn print_all(messages: &Receiver<Message>, lost: &AtomicU64, mut write: impl FnMut(&[u8]) -> io::Result<()>) {
-    while let Ok(Message::Line(line)) = messages.recv() {
-        let missing = lost.swap(0, Ordering::Relaxed);
-        let line = match missing {
-            0 => line,
-            _ => format!("fencepost hold: {missing} messages are missing, because they were not read in time\n{line}"),
-        };
-        if write(line.as_bytes()).is_err() {
-            lost.fetch_add(missing + 1, Ordering::Relaxed);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
-
-    #[test]
-    fn messages_that_could_not_be_printed_are_counted_once() {
-        let printed = Arc::<Mutex<Vec<String>>>::default();
-        let (sink, mut failures) = (Arc::clone(&printed), 2);
-        let writer = ConsoleWriter::to(move |line| {
-            if failures > 0 {
-                failures -= 1;
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            sink.lock().unwrap().push(String::from_utf8(line.to_vec()).unwrap());
-            Ok(())
-        });
-        let console = writer.console(false);
-        for message in ["lost", "lost", "a", "b"] {
-            console.print(format_args!("{message}"));
-        }
-        console.print_verbose(format_args!("not asked for"));
-        drop(writer);
-        let missing = "fencepost hold: 2 messages are missing, because they were not read in time\n";
-        assert_eq!(printed.lock().unwrap().concat(), format!("{missing}fencepost hold: a\nfencepost hold: b\n"));
-    }
 
     #[test]
     fn a_reader_that_has_stopped_holds_nobody_up() {
         let (reader, stopped) = sync_channel::<()>(0);
-        let writer = ConsoleWriter::to(move |_| {
-            let _ = stopped.recv();
-            Ok(())
-        });
+        let writer = ConsoleWriter::to(move |_| stopped.recv().unwrap_or_default());
         let console = writer.console(false);
         for _ in 0..2 * MESSAGES_MAX {
             console.print(format_args!("nobody reads this"));
         }
-        assert!(console.lost.load(Ordering::Relaxed) >= 1);
         drop(writer);
         drop(reader);
     }

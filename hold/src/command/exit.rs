@@ -1,83 +1,77 @@
-//! What `fencepost hold` exits with.
+//! The exit code of `fencepost hold`, and why.
+
+use std::error::Error;
 
 use crate::Over;
-use rustix::process::Signal;
+use rustix::process::{Signal, WaitStatus};
 
 use super::console::Console;
+
+/// The default of `--conflict-exit-code` (EX_TEMPFAIL of sysexits.h).
+pub(super) const CONFLICT: u8 = 75;
 
 /// Failed to run: etcd does not answer, or refuses; the proxy refuses to fence.
 const FAILED: u8 = 1;
 /// Wrong usage (EX_USAGE of sysexits.h).
 const USAGE: u8 = 64;
-/// The lock is held by somebody else, with `--try` (EX_TEMPFAIL).
-pub(super) const CONFLICT: u8 = 75;
 /// The lock was lost, with `--once`.
 const LOST: u8 = 76;
-/// The command cannot be run, as shells say it.
-const NOT_EXECUTABLE: u8 = 126;
-/// There is no such command, as shells say it.
-const NOT_FOUND: u8 = 127;
-/// Plus a signal's number: ended by it, as shells say it.
+/// A signal ended the command: this plus the signal's number, as in shells.
 const SIGNAL: u8 = 128;
 
-/// How it ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Exit {
-    /// As the command did.
-    Command(u8),
-    /// By a signal before the command was started.
-    Signal(Signal),
-    /// The command can't be started.
-    NoCommand { is_missing: bool, why: String },
-    /// The lock is held by somebody else.
-    Conflict { code: u8, owner: String },
-    /// The lock was lost.
-    Lost(Over),
-    /// Something else went wrong.
-    Failed(String),
-    /// It makes no sense.
-    Usage(String),
+/// How this process ends.
+#[derive(Debug)]
+pub(super) struct Exit {
+    code: u8,
+    /// `None` if the user knows already: from the command, or by a signal.
+    why: Option<String>,
 }
 
 impl Exit {
-    /// Prints why, and returns the exit code.
-    pub(super) fn report(&self, console: &Console) -> u8 {
-        match self {
-            // The command has said what it had to say.
-            Exit::Command(_) | Exit::Signal(_) => {}
-            Exit::NoCommand { why, .. } => console.print(format_args!("{why}")),
-            Exit::Conflict { owner, .. } => console.print(format_args!("the lock is held by {owner}")),
-            Exit::Lost(over) => console.print(format_args!("the lock was lost: {over}")),
-            Exit::Failed(why) | Exit::Usage(why) => console.print(format_args!("{why}")),
-        }
-        self.code()
+    pub(super) fn new(code: u8, why: impl Into<String>) -> Exit {
+        Exit { code, why: Some(why.into()) }
     }
 
-    pub(super) fn code(&self) -> u8 {
-        match self {
-            Exit::Command(code) => *code,
-            Exit::Signal(signal) => SIGNAL.saturating_add(u8::try_from(signal.as_raw()).unwrap_or(0)),
-            Exit::NoCommand { is_missing, .. } => {
-                if *is_missing {
-                    NOT_FOUND
-                } else {
-                    NOT_EXECUTABLE
-                }
-            }
-            Exit::Conflict { code, .. } => *code,
-            Exit::Lost(_) => LOST,
-            Exit::Failed(_) => FAILED,
-            Exit::Usage(_) => USAGE,
-        }
+    pub(super) fn failed(why: impl Into<String>) -> Exit {
+        Exit::new(FAILED, why)
+    }
+
+    pub(super) fn usage(why: impl Into<String>) -> Exit {
+        Exit::new(USAGE, why)
+    }
+
+    pub(super) fn lost(over: Over) -> Exit {
+        Exit::new(LOST, format!("the lock was lost: {over}"))
+    }
+
+    /// A signal came before the command was started.
+    pub(super) fn signalled(signal: Signal) -> Exit {
+        Exit::by_signal(signal.as_raw())
     }
 
     /// The exit of a command that has ended so.
-    pub(super) fn of_command(status: rustix::process::WaitStatus) -> Exit {
-        let code = match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => u8::try_from(code & 0xff).unwrap_or(FAILED),
-            (None, Some(signal)) => SIGNAL.saturating_add(u8::try_from(signal).unwrap_or(0)),
-            (None, None) => FAILED,
-        };
-        Exit::Command(code)
+    pub(super) fn of_command(status: WaitStatus) -> Exit {
+        match (status.exit_status(), status.terminating_signal()) {
+            (None, Some(signal)) => Exit::by_signal(signal),
+            (code, _) => Exit { code: code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED), why: None },
+        }
     }
+
+    fn by_signal(signal: i32) -> Exit {
+        Exit { code: SIGNAL.saturating_add(u8::try_from(signal).unwrap_or(0)), why: None }
+    }
+
+    /// Prints why, and returns the exit code.
+    pub(super) fn report(&self, console: &Console) -> u8 {
+        if let Some(why) = &self.why {
+            console.print(format_args!("{why}"));
+        }
+        self.code
+    }
+}
+
+/// An error and its causes, in one line.
+pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

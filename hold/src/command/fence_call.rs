@@ -1,23 +1,21 @@
 //! `POST /.well-known/fence`: has the proxy wait until nothing of an earlier holder can reach the worker any more.
 
 use std::fmt;
-use std::pin::pin;
 use std::time::Duration;
 
 use crate::{Action, Over, Refusal, Tenure};
 use bytes::Bytes;
-use http::header::{HOST, RETRY_AFTER};
-use http::{HeaderMap, Method, Request, StatusCode, Uri};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use tokio::time::{sleep, timeout};
 
 use super::console::Console;
+use super::exit::with_causes;
 use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
-use super::proxy_link::{LinkError, ProxyLink, TlsRefusal};
+use super::proxy_link::{ProxyLink, TlsRefusal};
 
 /// Where a proxy takes the call.
 const PATH: &str = "/.well-known/fence";
@@ -95,33 +93,22 @@ impl FenceCall {
     async fn ask(&self, tenure: &Tenure) -> Result<(), Asked> {
         let mut request = Request::new(Empty::<Bytes>::new());
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = Uri::from_static(PATH);
-        request.headers_mut().insert(HOST, self.link.address.host_header());
+        *request.uri_mut() = self.link.address.uri(PATH).expect("it is a path");
         let stamped = self.names.stamp(tenure).stamp(&mut request);
         stamped.map_err(|over| Asked::Final(FenceCallError::Over(over)))?;
-
-        let stream = match self.link.connect(tenure.standing()).await {
-            Ok(stream) => stream,
-            Err(LinkError::Lost(error)) => return Err(Asked::again(error)),
-            Err(LinkError::Tls(refusal)) => return Err(self.refused(refusal)),
+        let answered = self.link.client(tenure.standing()).request(request).await;
+        let (head, body) = match answered {
+            Ok(answer) => answer.into_parts(),
+            Err(error) => {
+                return Err(match TlsRefusal::behind(&error) {
+                    Some(refusal) => Asked::Final(FenceCallError::Tls { proxy: self.to_string(), refusal }),
+                    None => Asked::Again { why: with_causes(&error), pause: PAUSE },
+                });
+            }
         };
-        let broken = |error: hyper::Error| match TlsRefusal::behind(&error) {
-            Some(refusal) => self.refused(refusal),
-            None => Asked::again(error),
-        };
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let mut exchange = pin!(async {
-            let (head, body) = sender.send_request(request).await?.into_parts();
-            let refusal = Refusal::of(head.status, &head.headers);
-            let detail = if refusal.is_some() { detail_of(body).await } else { None };
-            Ok((head.status, pause_after(&head.headers), refusal, detail))
-        });
-        let answered = tokio::select! {
-            answered = &mut exchange => answered,
-            // What it said before is here by now.
-            ended = connection => exchange.await.map_err(|error| ended.err().unwrap_or(error)),
-        };
-        let (status, pause, refusal, detail) = answered.map_err(broken)?;
+        let (status, pause) = (head.status, pause_after(&head.headers));
+        let refusal = Refusal::of(status, &head.headers);
+        let detail = if refusal.is_some() { detail_of(body).await } else { None };
         match (status, refusal, detail) {
             (StatusCode::NO_CONTENT, None, _) => Ok(()),
             (status, None, _) if speaks_for_another(status) => {
@@ -136,10 +123,6 @@ impl FenceCall {
                 Err(Asked::Final(FenceCallError::Refused { proxy: self.to_string(), refusal, detail }))
             }
         }
-    }
-
-    fn refused(&self, refusal: TlsRefusal) -> Asked {
-        Asked::Final(FenceCallError::Tls { proxy: self.to_string(), refusal })
     }
 }
 
@@ -178,12 +161,6 @@ async fn detail_of(body: Incoming) -> Option<String> {
 enum Asked {
     Again { why: String, pause: Duration },
     Final(FenceCallError),
-}
-
-impl Asked {
-    fn again(why: impl fmt::Display) -> Asked {
-        Asked::Again { why: why.to_string(), pause: PAUSE }
-    }
 }
 
 impl fmt::Display for FenceCall {

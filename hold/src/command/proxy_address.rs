@@ -4,13 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
-use http::header::HeaderValue;
+use http::uri::{Authority, InvalidUri, PathAndQuery, Scheme};
 use rustls::pki_types::ServerName;
 
 /// Where a proxy is, and whether TLS is spoken there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxyAddress {
-    authority: String,
+    authority: Authority,
     host: String,
     port: u16,
     /// The name that its certificate has to be for; `None`: no TLS.
@@ -58,7 +58,7 @@ impl FromStr for ProxyAddress {
             }
             false => None,
         };
-        Ok(ProxyAddress { authority: authority.to_string(), host, port, server_name })
+        Ok(ProxyAddress { authority: authority.clone(), host, port, server_name })
     }
 }
 
@@ -68,9 +68,10 @@ impl ProxyAddress {
         (&self.host, self.port)
     }
 
-    /// What requests to it name as their host.
-    pub(super) fn host_header(&self) -> HeaderValue {
-        HeaderValue::from_str(&self.authority).expect("what a URL has for its host is a header's value")
+    /// The address of that path there, as [`ProxyClient`](super::proxy_link::ProxyClient) takes it.
+    pub(super) fn uri(&self, path: &str) -> Result<Uri, InvalidUri> {
+        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone());
+        Ok(uri.path_and_query(path.parse::<PathAndQuery>()?).build().expect("it has all parts of an address"))
     }
 
     /// The name that its certificate has to be for; `None`: no TLS is spoken with it.
@@ -106,10 +107,6 @@ mod tests {
             assert_eq!(address.socket(), (host, port), "{text}");
             assert_eq!(address.server_name().map(ServerName::to_str).as_deref(), name, "{text}");
             assert_eq!(address.to_string(), text.trim_end_matches('/'));
-            assert_eq!(
-                format!("{}://{}", text.split(':').next().unwrap(), address.host_header().to_str().unwrap()),
-                address.to_string()
-            );
         }
     }
 

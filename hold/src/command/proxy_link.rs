@@ -1,18 +1,28 @@
-//! Connections to a proxy, in the clear or by TLS, which write nothing once the tenure may be over.
+//! Connections to a proxy, in the clear or by TLS. They write nothing once the tenure may be over.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Standing;
+use bytes::Bytes;
 use fencepost_tls::{ClientFiles, ClientTls, Look, TlsError};
+use http::Uri;
+use hyper::body::Body;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tower::service_fn;
+use tower::util::BoxCloneSyncService;
 
 use super::console::Console;
 use super::proxy_address::ProxyAddress;
@@ -20,6 +30,16 @@ use super::while_held::WhileHeld;
 
 /// What is spoken inside of TLS.
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
+
+/// How long the proxy may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection is kept without a request: half as long as the proxy keeps it by default (`idle_timeout`). When the proxy
+/// closes a connection while a request is on its way, nobody knows what became of the request.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// How many header fields a message may have: the most that the proxy can be told to take (`headers_max`).
+pub(super) const HEADERS_MAX: usize = 1_000;
 
 /// A proxy, and how to connect to it.
 #[derive(Debug, Clone)]
@@ -29,27 +49,25 @@ pub(super) struct ProxyLink {
     tls: Option<(ServerName<'static>, ProxyTls)>,
 }
 
+/// Sends requests to a proxy, with bodies of that kind, under one tenure.
+pub(super) type ProxyClient<B> = Client<BoxCloneSyncService<Uri, TokioIo<ProxyStream>, io::Error>, B>;
+
 /// A connection to a proxy.
 pub(super) type ProxyStream = Box<dyn Duplex>;
 
-/// What can be read and written.
+/// A stream of bytes in both directions.
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LinkError {
-    /// Nobody is there, or the connection was lost: later somebody may be.
-    #[error("{0}")]
-    Lost(#[from] io::Error),
-    /// Who is there is not who it should be, or does not take us for what we are.
-    #[error("{0}")]
-    Tls(#[from] TlsRefusal),
+impl Connection for ProxyStream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
 }
 
 impl ProxyLink {
-    /// `tls` is what there is of it for all proxies: where one speaks TLS, there is some.
+    /// `tls` is needed where TLS is spoken with the proxy.
     pub(super) fn new(address: &ProxyAddress, tls: Option<&ProxyTls>) -> ProxyLink {
         let tls = address.server_name().cloned().zip(tls.cloned());
         ProxyLink { address: address.clone(), tls }
@@ -60,22 +78,32 @@ impl ProxyLink {
         self.tls.is_some()
     }
 
+    /// A client for as long as that tenure lasts. Its requests go to [`ProxyAddress::uri`].
+    pub(super) fn client<B>(&self, standing: watch::Receiver<Standing>) -> ProxyClient<B>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
+    {
+        let link = self.clone();
+        let connector = service_fn(move |_: Uri| {
+            let (link, standing) = (link.clone(), standing.clone());
+            async move { link.connect(standing).await.map(TokioIo::new) }
+        });
+        let mut client = Client::builder(TokioExecutor::new());
+        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_MAX).http1_max_headers(HEADERS_MAX);
+        client.build(BoxCloneSyncService::new(connector))
+    }
+
     /// Connects, for as long as that tenure lasts.
-    pub(super) async fn connect(&self, standing: watch::Receiver<Standing>) -> Result<ProxyStream, LinkError> {
-        let stream = TcpStream::connect(self.address.socket()).await?;
-        stream.set_nodelay(true)?;
-        let stream = WhileHeld::new(stream, standing);
-        let Some((server_name, tls)) = &self.tls else { return Ok(Box::new(stream)) };
-        let connector = TlsConnector::from(tls.config().await);
-        match connector.connect(server_name.clone(), stream).await {
-            Ok(stream) => Ok(Box::new(stream)),
-            Err(error) => Err(match TlsRefusal::behind(&error) {
-                Some(refusal) => refusal.into(),
-                None => {
-                    io::Error::new(error.kind(), format!("the connection was lost in the handshake: {error}")).into()
-                }
-            }),
-        }
+    pub(super) async fn connect(&self, standing: watch::Receiver<Standing>) -> io::Result<ProxyStream> {
+        let connected = timeout(CONNECT_TIMEOUT, async {
+            let stream = TcpStream::connect(self.address.socket()).await?;
+            stream.set_nodelay(true)?;
+            let stream = WhileHeld::new(stream, standing);
+            let Some((server_name, tls)) = &self.tls else { return Ok(Box::new(stream) as ProxyStream) };
+            let connector = TlsConnector::from(tls.config().await);
+            Ok(Box::new(connector.connect(server_name.clone(), stream).await?) as ProxyStream)
+        });
+        connected.await.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "it takes too long to connect")))
     }
 }
 

@@ -10,13 +10,11 @@ use fencepost_tls::{ClientFiles, FileRole, IdentityFiles};
 
 use super::console::Console;
 use super::etcd_files::EtcdFiles;
-use super::exit::{self, Exit};
+use super::exit::{self, Exit, with_causes};
 use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
 use super::proxy_link::ProxyTls;
 use super::stamp::StampRule;
-use super::starter::Starter;
-use super::with_causes;
 
 /// How long etcd may take to answer a call before the lock is given up.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -115,7 +113,7 @@ impl HoldSettings {
         if self.etcd_user.is_some() && self.etcd.iter().any(|endpoint| endpoint.starts_with("http://")) {
             console.print(format_args!("--etcd-user: the password goes over the network as it is: use https"));
         }
-        said.build().map_err(|error| Exit::Usage(self.etcd_files().in_words(&error)))
+        said.build().map_err(|error| Exit::usage(self.etcd_files().in_words(&error)))
     }
 
     /// By what it lets us in.
@@ -139,7 +137,7 @@ impl HoldSettings {
                 InvalidLock::Owner(_) => "--owner",
                 InvalidLock::Ttl(_) => "--ttl",
             };
-            Exit::Usage(format!("{option}: {}", with_causes(&error)))
+            Exit::usage(format!("{option}: {}", with_causes(&error)))
         })
     }
 
@@ -147,7 +145,7 @@ impl HoldSettings {
     pub(super) fn check_addresses(&self) -> Result<(), Exit> {
         for (place, StampRule { listen, .. }) in self.stamp.iter().enumerate() {
             if listen.port() != 0 && self.stamp[..place].iter().any(|earlier| earlier.listen == *listen) {
-                return Err(Exit::Usage(format!("--stamp: {listen} is there twice")));
+                return Err(Exit::usage(format!("--stamp: {listen} is there twice")));
             }
         }
         Ok(())
@@ -162,13 +160,13 @@ impl HoldSettings {
             (Some(_), Some(ca)) => ca.clone(),
             (Some((option, proxy)), None) => {
                 let why = format!("{option} {proxy}: no authority is believed that --proxy-ca does not name");
-                return Err(Exit::Usage(why));
+                return Err(Exit::usage(why));
             }
             (None, None) if self.proxy_cert.is_none() => return Ok(None),
             (None, _) => {
                 let why =
                     "--proxy-ca, --proxy-cert and --proxy-key: neither --fence nor --stamp names an https:// proxy";
-                return Err(Exit::Usage(why.to_owned()));
+                return Err(Exit::usage(why.to_owned()));
             }
         };
         let identity = self.proxy_cert.clone().zip(self.proxy_key.clone());
@@ -180,14 +178,8 @@ impl HoldSettings {
                 FileRole::Key => "--proxy-key",
                 FileRole::Authorities | FileRole::Crl => "--proxy-ca",
             };
-            Exit::Usage(format!("{option}: {error}"))
+            Exit::usage(format!("{option}: {error}"))
         })
-    }
-
-    /// What is to become the command, which may have so many descriptors.
-    pub(super) fn starter(&self, descriptors: Option<u64>) -> Result<Starter, Exit> {
-        let starter = Starter::wait(&self.command, self.foreground, descriptors);
-        starter.map_err(|error| Exit::Failed(format!("no process can be started for the command: {error}")))
     }
 
     /// How long the command has between SIGTERM and SIGKILL when its tenure, of this time to live, is over. The first comes

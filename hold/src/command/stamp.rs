@@ -3,7 +3,7 @@
 //! For masters that can't be changed. When the tenure may be over all connections are closed, and so is each that still comes: what a
 //! command sends later reaches nobody, and nobody else gets its address before it has ended. HTTP/1.1, bodies as they come; no upgrades.
 
-mod line;
+mod forward;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -21,11 +21,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::line::Line;
+use self::forward::Forwarder;
 use super::console::Console;
 use super::header_names::HeaderNames;
 use super::proxy_address::{InvalidProxyAddress, ProxyAddress};
-use super::proxy_link::{LinkError, ProxyLink};
+use super::proxy_link::{HEADERS_MAX, ProxyLink, TlsRefusal};
 
 /// How long to leave the system alone when it has no connection to give, or an address not yet.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,14 +33,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// What this process has open beside the command's connections and those to the proxy: lists of processes, etcd, files of TLS.
 const DESCRIPTORS_ASIDE: usize = 64;
 
-/// How many header fields a message may have: the most that the proxy can be told to take (`headers_max`).
-const HEADERS_MAX: usize = 1_000;
-
-/// How many connections a command may have, if this process may have so many descriptors open: each takes one, and one to the proxy. More of
-/// them wait. Without a descriptor it could not be seen what of a command is left.
-pub(super) fn connections_max(descriptors: Option<usize>) -> usize {
-    let fitting = descriptors.map_or(Semaphore::MAX_PERMITS, |limit| limit.saturating_sub(DESCRIPTORS_ASIDE) / 2);
-    fitting.clamp(1, Semaphore::MAX_PERMITS)
+/// How many connections a command may have, if this process may have so many descriptors: each takes one, and one to the proxy. More
+/// of them wait. Without a descriptor it could not be seen what of a command is left.
+pub(super) fn connections_max(descriptors: Option<u64>) -> usize {
+    let descriptors = descriptors.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    (descriptors.saturating_sub(DESCRIPTORS_ASIDE) / 2).clamp(1, Semaphore::MAX_PERMITS)
 }
 
 /// Where a command's requests are taken, and where they go.
@@ -96,8 +93,11 @@ impl Outlet {
     /// Says why it is not. One that is away may come later.
     pub(super) async fn introduce(&self, standing: watch::Receiver<Standing>) -> Result<(), String> {
         match timeout(INTRODUCED_WITHIN, self.0.link.connect(standing)).await {
-            Ok(Err(LinkError::Tls(refusal))) => Err(format!("{self}: no TLS: {refusal}")),
-            Ok(Ok(_) | Err(LinkError::Lost(_))) | Err(_) => Ok(()),
+            Ok(Err(error)) => match TlsRefusal::behind(&error) {
+                Some(refusal) => Err(format!("{self}: no TLS: {refusal}")),
+                None => Ok(()),
+            },
+            Ok(Ok(_)) | Err(_) => Ok(()),
         }
     }
 
@@ -142,10 +142,10 @@ impl Stamping {
             let failed = |error: io::Error| io::Error::new(error.kind(), format!("--stamp {listen}: {error}"));
             let listener = bind(listen, until).await.map_err(failed)?;
             stamping.addresses.push(listener.local_addr().map_err(failed)?);
-            let (stamp, lost) = (outlet.0.names.stamp(tenure), tenure.lost());
-            let (outlet, standing, places) = (outlet.clone(), tenure.standing(), Arc::clone(&places));
-            let accepting = Accepting { listener, outlet, stamp, standing, places };
-            stamping.listeners.spawn(async move { accepting.until(lost).await });
+            let (stamp, standing) = (outlet.0.names.stamp(tenure), tenure.standing());
+            let accepting =
+                Accepting { listener, outlet: outlet.clone(), stamp, standing, places: Arc::clone(&places) };
+            stamping.listeners.spawn(accepting.until(tenure.lost()));
         }
         Ok(stamping)
     }
@@ -203,9 +203,9 @@ impl Accepting {
         loop {
             tokio::select! {
                 (stream, place) = self.accept_to_a_place() => {
-                    let line = Line::to(self.outlet.clone(), self.stamp.clone(), self.standing.clone());
+                    let serving = serve(stream, Forwarder::new(&self.outlet, self.stamp.clone(), self.standing.clone()));
                     connections.spawn(async move {
-                        serve(stream, line).await;
+                        serving.await;
                         drop(place);
                     });
                 }
@@ -229,13 +229,13 @@ impl Accepting {
     }
 }
 
-/// Serves one connection of the command's. It has one to the proxy: requests on it follow each other.
-async fn serve(stream: TcpStream, line: Line) {
+/// Serves one connection of the command's. It has its own connections to the proxy, so that a renewed certificate counts for it.
+async fn serve(stream: TcpStream, forwarder: Forwarder) {
     let _ = stream.set_nodelay(true);
-    let line = Arc::new(line);
+    let forwarder = Arc::new(forwarder);
     let service = service_fn(move |request| {
-        let line = Arc::clone(&line);
-        async move { Ok::<_, Infallible>(line.forward(request).await) }
+        let forwarder = Arc::clone(&forwarder);
+        async move { Ok::<_, Infallible>(forwarder.forward(request).await) }
     });
     let mut server = http1::Builder::new();
     // It is the command's own: it may leave a connection idle, or begin a request, for as long as it likes.

@@ -1,4 +1,4 @@
-//! The life of a command under one tenure, from closing the door to its last process's end.
+//! The life of a command under one tenure, from the fence call to the end of its last process.
 
 use std::time::Duration;
 
@@ -10,41 +10,35 @@ use tokio::time::sleep;
 use super::console::Console;
 use super::exit::Exit;
 use super::fence_call::{FenceCall, FenceCallError};
-use super::process_tree::{ProcessTree, Reach, reap};
+use super::process_tree::{ProcessTree, may_signal, reap};
 use super::signals::asks_to_end;
 use super::stamp::{Outlet, Stamping};
+use super::starter::Starter;
 use super::{Hold, HoldSettings, interrupted};
 
-/// How long processes may take to be gone that were killed, on a machine that is busy.
+/// How long killed processes may take to be gone, on a machine that is busy.
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long to wait before it is looked again what is left of a command, when that could not be seen.
+/// How long to wait before the processes are listed again, when they could not be.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// What helps where a command runs as another user.
-const RUN_AS: &str = "run hold as that user, or as root";
+const RUN_AS: &str = "it may run on beside the next holder's: run hold as that user, or as root";
 
 /// How a tenure's work has ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// With something to exit with.
+    /// With an exit.
     Exit(Exit),
     /// Before its time: the lock was lost.
     Lost(Over),
 }
 
 impl Hold {
-    /// Does under the tenure what it is for. When this returns, nothing of it runs any more that this process may end.
+    /// Runs the command under the tenure. When this returns, no process of it is left that this process may end.
     pub(super) async fn under_lock(&mut self, tenure: &Tenure) -> End {
-        if let Some(end) = self.see_to_proxies(tenure).await {
-            return end;
-        }
-        let alarm = match Alarm::new() {
-            Ok(alarm) => alarm,
-            Err(error) => return End::Exit(Exit::Failed(format!("the clock cannot be set up: {error}"))),
-        };
-        let stamping = match self.take_addresses(tenure).await {
-            Ok(stamping) => stamping,
+        let (alarm, stamping) = match self.begin(tenure).await {
+            Ok(begun) => begun,
             Err(end) => return end,
         };
         let end = self.run_command(tenure, alarm, &stamping).await;
@@ -52,63 +46,48 @@ impl Hold {
         end
     }
 
-    /// Those at which the command's requests are taken.
-    async fn take_addresses(&mut self, tenure: &Tenure) -> Result<Stamping, End> {
+    /// Has the proxy close the door behind the predecessor, and opens the addresses at which the command's requests are taken.
+    async fn begin(&mut self, tenure: &Tenure) -> Result<(Alarm, Stamping), End> {
         // A command of an earlier holder on this machine is asked to end for so long, and then killed.
         let patience = self.settings.grace_when_lost(tenure.ttl()) + KILLED_WITHIN;
+        let begun = async {
+            proxies_ready(self.fence_call.as_ref(), &self.outlets, tenure, &self.console).await?;
+            let alarm = Alarm::new().map_err(|error| failed(format!("the clock cannot be set up: {error}")))?;
+            let opened = Stamping::open(&self.outlets, tenure, patience, self.connections_max).await;
+            Ok((alarm, opened.map_err(|error| failed(error.to_string()))?))
+        };
         tokio::select! {
             biased;
             over = tenure.lost() => Err(End::Lost(over)),
-            exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => Err(End::Exit(exit)),
-            opened = Stamping::open(&self.outlets, tenure, patience, self.connections_max) => {
-                opened.map_err(|error| End::Exit(Exit::Failed(error.to_string())))
-            }
+            exit = interrupted(&mut self.signals, self.watchdog.id()) => Err(End::Exit(exit)),
+            begun = begun => begun,
         }
     }
 
     async fn run_command(&mut self, tenure: &Tenure, alarm: Alarm, stamping: &Stamping) -> End {
-        // Whatever was done until now may have taken too long.
-        if !tenure.is_held() {
-            return End::Lost(Over::NotRenewed);
-        }
-        // It may have ended meanwhile: somebody else has signalled it.
-        let starter = match self.starter.take().map_or_else(|| self.settings.starter(self.own_descriptors), Ok) {
-            Ok(starter) => starter,
-            Err(exit) => return End::Exit(exit),
-        };
-        let processes = ProcessTree::of(starter.id(), !self.settings.foreground, self.others.clone());
-        let mut life = Life::begins(processes, tenure, alarm, &self.settings);
-        life.look_at_standing();
-        self.watchdog.guard(&life.processes, life.watchdog_kills_at());
-        let word = starter.let_go(life.sure_until, &self.environment(tenure, stamping));
-        self.console.print_verbose(format_args!("started process {}", life.processes.command().as_raw_nonzero()));
-        let end = self.live(&mut life).await;
-        drop(word);
-        end
-    }
-
-    /// Has the proxy close the door behind the predecessor, and finds out whether the others are the ones that are meant; says how
-    /// all ended if the command is not to be started.
-    async fn see_to_proxies(&mut self, tenure: &Tenure) -> Option<End> {
-        tokio::select! {
-            biased;
-            over = tenure.lost() => Some(End::Lost(over)),
-            exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => Some(End::Exit(exit)),
-            ready = proxies_ready(self.fence_call.as_ref(), &self.outlets, tenure, &self.console) => ready.err(),
-        }
-    }
-
-    /// What the command finds in its environment.
-    fn environment(&self, tenure: &Tenure, stamping: &Stamping) -> Vec<(&'static str, String)> {
+        let HoldSettings { command, foreground, stamp, .. } = &self.settings;
         let mut environment = vec![
             ("FENCE_LOCK", tenure.key().as_str().to_owned()),
             ("FENCE_OWNER", tenure.owner().to_string()),
             ("FENCE_REVISION", tenure.revision().to_string()),
         ];
-        if !self.settings.stamp.is_empty() {
+        if !stamp.is_empty() {
             environment.push(("FENCE_STAMP", stamping.to_string()));
         }
-        environment
+        let mut starter = match Starter::start(command, *foreground, &environment) {
+            Ok(starter) => starter,
+            Err(error) => return failed(format!("no process can be started for the command: {error}")),
+        };
+        let processes = ProcessTree::of(starter.id(), !foreground, self.others.clone());
+        let mut life = Life::begins(processes, tenure, alarm, &self.settings);
+        life.note_standing();
+        self.watchdog.guard(&life.processes, life.watchdog_kills_at());
+        // All that was done until now may have taken too long: then the process is killed as it waits.
+        if tenure.is_held() {
+            starter.let_go();
+            self.console.print_verbose(format_args!("started process {}", starter.id()));
+        }
+        self.live(&mut life).await
     }
 
     /// Follows the command until nothing of it is left.
@@ -118,11 +97,10 @@ impl Hold {
             if matches!(gone, Ok(true)) {
                 break;
             }
-            life.look_at_standing();
+            life.note_standing();
             self.watchdog.guard(&life.processes, life.watchdog_kills_at());
-            self.look_at_user(life);
             tokio::select! {
-                // The clock first: whoever wakes up too late has nothing else to do before.
+                // The clock first: a process that wakes up too late has nothing else to do before.
                 biased;
                 () = life.alarm.until(life.next_moment()), if life.stage != Stage::Killed => self.time_is_over(life),
                 // Over, or renewed.
@@ -133,29 +111,28 @@ impl Hold {
                     Signal::CHILD => self.bury(life),
                     signal => self.pass_on(life, signal),
                 },
-                // What could not be seen may be, once something was closed.
-                () = sleep(LOOK_PAUSE), if gone.is_err() => self.see_to_those_left(life),
+                // For want of a descriptor, say, which may be free again.
+                () = sleep(LOOK_PAUSE), if gone.is_err() => self.end_what_is_left(life),
             }
         }
-        if life.processes.leaves_beyond() {
+        if life.processes.leaves_strangers() {
             self.console.print(format_args!(
-                "the command has left processes behind that run as another user: they cannot be ended, and may run on beside the next \
-                holder's: {RUN_AS}"
+                "the command has left a process behind that runs as another user and cannot be ended; {RUN_AS}"
             ));
         }
         self.watchdog.stand_down();
         match (life.lost, life.processes.status()) {
-            // First: without it there is no next tenure.
-            _ if life.watchdog_ended => End::Exit(Exit::Failed("the watchdog has ended".to_owned())),
+            // First: without a watchdog there is no next tenure.
+            _ if life.watchdog_ended => failed("the watchdog has ended"),
             (Some(over), _) if !life.is_last => End::Lost(over),
             (_, Some(status)) => End::Exit(Exit::of_command(status)),
-            (_, None) => End::Exit(Exit::Failed("the command has ended in an unknown way".to_owned())),
+            (_, None) => failed("the command has ended in an unknown way"),
         }
     }
 
-    /// The moment that was waited for: the tenure is over, or the grace is.
+    /// The moment that was waited for has come: the tenure is over, or the grace is.
     fn time_is_over(&mut self, life: &mut Life) {
-        if life.lost.is_none() && !life.is_held() {
+        if !life.is_held() {
             self.lose(life);
         }
         if let Stage::Asked { kill_at } = life.stage
@@ -166,44 +143,37 @@ impl Hold {
             if matches!(life.processes.is_gone(), Ok(true)) {
                 return;
             }
+            let who = if life.processes.status().is_some() { "what the command has left" } else { "the command" };
             life.processes.kill();
             life.stage = Stage::Killed;
-            self.look_at_user(life);
-            let who = if life.processes.status().is_some() { "what the command has left" } else { "the command" };
-            let killing = if life.processes.command_is_beyond() { ", and cannot be killed" } else { ": killing it" };
-            self.console.print(format_args!("{who} has not ended in time{killing}"));
+            match may_signal(life.processes.command()) {
+                true => self.console.print(format_args!("{who} has not ended in time: killing it")),
+                false => self.console.print(format_args!(
+                    "the command has not ended in time, and runs as another user, so that it cannot be killed; {RUN_AS}"
+                )),
+            }
         }
     }
 
-    /// The tenure is over: the command is asked to end, and is ended before the lock can be another's.
+    /// The tenure is over: the command is asked to end, and is killed before the lock can be another's.
     fn lose(&mut self, life: &mut Life) {
         if life.lost.is_some() {
             return;
         }
         let had_ended = life.processes.status().is_some();
         self.bury(life);
-        // What is seen only now may have ended because of it, by the watchdog for one; but not if it went well.
+        // A command that is seen to have ended only now may have been killed by the watchdog, unless it went well.
         life.is_last |= had_ended || life.processes.status().is_some_and(|status| status.exit_status() == Some(0));
         let over = match *life.standing.borrow() {
             Standing::Over(over) => over,
             Standing::Held { .. } => Over::NotRenewed,
         };
         life.lost = Some(over);
-        let kill_at = BootInstant::now().min(life.sure_until) + life.grace_when_lost;
-        life.terminate(kill_at);
-        self.look_at_user(life);
+        life.terminate(BootInstant::now().min(life.sure_until) + life.grace_when_lost);
         self.console.print(format_args!("lost the lock: {over}; {}", life.ending()));
     }
 
-    /// Says once that the command runs as another user, as soon as that shows: it is our user's until it changes that.
-    fn look_at_user(&self, life: &mut Life) {
-        if !life.said_beyond && life.processes.command_is_beyond() {
-            life.said_beyond = true;
-            self.console.print(format_args!("{}: {RUN_AS}", Reach::Beyond));
-        }
-    }
-
-    /// Takes note of the children that have ended.
+    /// Notes which children have ended.
     fn bury(&mut self, life: &mut Life) {
         let reaped = reap(Some(life.processes.command()), self.watchdog.id());
         if let Some(status) = reaped.command {
@@ -215,10 +185,9 @@ impl Hold {
         if reaped.watchdog {
             life.watchdog_ended = true;
             life.terminate(BootInstant::now() + self.settings.grace);
-            self.look_at_user(life);
             self.console.print(format_args!("the watchdog has ended: {}", life.ending()));
         }
-        self.see_to_those_left(life);
+        self.end_what_is_left(life);
     }
 
     fn pass_on(&mut self, life: &mut Life, signal: Signal) {
@@ -236,14 +205,14 @@ impl Hold {
             Signal::CONT if life.lost.is_some() => {}
             other => life.processes.signal(other),
         }
-        // A command that stands still would never learn that it is to end. It may go on: the lock is held.
+        // A stopped command would never learn that it is to end. It may go on: the lock is held.
         if asks_to_end(signal) && life.lost.is_none() {
             life.processes.signal(Signal::CONT);
         }
     }
 
-    /// Of a command that has ended nothing may stay: the lock is about to be another's.
-    fn see_to_those_left(&mut self, life: &mut Life) {
+    /// Ends what a command that has ended has left, because the lock is about to be another's.
+    fn end_what_is_left(&mut self, life: &mut Life) {
         if life.processes.status().is_none() || matches!(life.processes.is_gone(), Ok(true)) {
             return;
         }
@@ -258,7 +227,11 @@ impl Hold {
     }
 }
 
-/// Returns when the door is closed and no other proxy has shown that it is not the one that is meant; else says how all ended.
+fn failed(why: impl Into<String>) -> End {
+    End::Exit(Exit::failed(why))
+}
+
+/// Returns when the door is closed and no other proxy has shown that it is not the one that is meant.
 async fn proxies_ready(
     fence_call: Option<&FenceCall>,
     outlets: &[Outlet],
@@ -270,14 +243,14 @@ async fn proxies_ready(
         fence_call.close(tenure, console).await.map_err(|error| match error {
             FenceCallError::Over(over) => End::Lost(over),
             FenceCallError::Refused { .. } | FenceCallError::Unexpected { .. } | FenceCallError::Tls { .. } => {
-                End::Exit(Exit::Failed(error.to_string()))
+                failed(error.to_string())
             }
         })?;
     }
     for outlet in outlets.iter().filter(|outlet| outlet.proxy().is_secure()) {
         // The one with the door has shown it already.
         if fence_call.is_none_or(|fence_call| *fence_call.address() != outlet.proxy().address) {
-            outlet.introduce(tenure.standing()).await.map_err(|why| End::Exit(Exit::Failed(why)))?;
+            outlet.introduce(tenure.standing()).await.map_err(failed)?;
         }
     }
     Ok(())
@@ -294,11 +267,9 @@ struct Life {
     /// How much later than this process the watchdog steps in.
     watchdog_delay: Duration,
     lost: Option<Over>,
-    /// Whether the command is not run again, also if the lock is lost: this process was asked to end, or the command had ended before.
+    /// Whether the command does not run again, also if the lock is lost: this process was asked to end, or the command had ended.
     is_last: bool,
     watchdog_ended: bool,
-    /// Whether it was said that the command runs as another user.
-    said_beyond: bool,
     stage: Stage,
 }
 
@@ -317,7 +288,6 @@ impl Life {
         Life {
             processes,
             standing: tenure.standing(),
-            // Until the standing is looked at.
             sure_until: BootInstant::now(),
             alarm,
             grace_when_lost: settings.grace_when_lost(tenure.ttl()),
@@ -325,12 +295,11 @@ impl Life {
             lost: None,
             is_last: false,
             watchdog_ended: false,
-            said_beyond: false,
             stage: Stage::Runs,
         }
     }
 
-    fn look_at_standing(&mut self) {
+    fn note_standing(&mut self) {
         if let Standing::Held { until } = *self.standing.borrow_and_update() {
             self.sure_until = until;
         }
@@ -354,7 +323,6 @@ impl Life {
     /// What becomes of the command that was asked to end.
     fn ending(&self) -> &'static str {
         match self.processes.status() {
-            None if self.processes.command_is_beyond() => "the command cannot be ended",
             None => "ending the command",
             Some(_) if matches!(self.processes.is_gone(), Ok(true)) => "the command has ended",
             Some(_) => "ending what the command has left",
@@ -370,7 +338,7 @@ impl Life {
         }
     }
 
-    /// When the watchdog is to step in, if it hears nothing more: when this process should have done so, and a little later.
+    /// When the watchdog steps in without another order: a little later than this process would.
     fn watchdog_kills_at(&self) -> BootInstant {
         let due = match (self.lost, self.stage) {
             (Some(_), Stage::Asked { kill_at }) => kill_at,

@@ -5,12 +5,20 @@ use std::time::Duration;
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use fencepost_locks::{KeyRange, Within};
-use fencepost_policy::{LockKey, Owner};
+use fencepost_locks::{Event, KeyRange, Watch as _, WatchNews, Within};
+use fencepost_policy::{LockKey, Owner, Revision};
+use tokio::time::sleep;
+use tracing::debug;
 
 use super::Etcd;
 use crate::error::StoreError;
 use crate::standing::Over;
+
+/// How long to wait before a key is watched again, when no endpoint let us watch it.
+const WATCH_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long an endpoint may take to begin a watch.
+const WATCH_WITHIN: Duration = Duration::from_secs(1);
 
 /// What becomes of an attempt to take the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +43,15 @@ pub(crate) struct Place {
     pub(crate) entry: String,
     /// The revision that created it: the order of arrival.
     created: i64,
+}
+
+/// What became of a key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change {
+    /// It was deleted.
+    Deleted,
+    /// It was written, or its history was compacted away: read it.
+    Other,
 }
 
 /// What a quorum read shows of a key.
@@ -118,6 +135,34 @@ impl Etcd {
         self.read(&one(key), GetOptions::new(), within).await
     }
 
+    /// Waits for the first change of a key at this revision or later, however often it has to be watched anew.
+    pub(crate) async fn change(&self, key: &str, from: i64) -> Change {
+        let from = u64::try_from(from).ok().and_then(Revision::new).unwrap_or(Revision::MIN);
+        loop {
+            match self.client().watch(&one(key), from, WATCH_WITHIN).await {
+                Ok(mut watch) => loop {
+                    match watch.next().await {
+                        Ok(WatchNews::Events { events, .. }) => match events.first() {
+                            Some(Event::Put(_)) => return Change::Other,
+                            Some(Event::Delete { .. }) => return Change::Deleted,
+                            None => {}
+                        },
+                        Ok(WatchNews::CaughtUp) => {}
+                        Ok(WatchNews::Compacted { .. }) => return Change::Other,
+                        Err(error) => {
+                            debug!(key, %error, "the watch has ended");
+                            break;
+                        }
+                    }
+                },
+                Err(error) => {
+                    debug!(key, %error, "no watch");
+                    sleep(WATCH_PAUSE).await;
+                }
+            }
+        }
+    }
+
     async fn read(&self, range: &KeyRange, options: GetOptions, within: Within) -> Result<Look, StoreError> {
         let mut answer = self.client().get(range, options, within).await?;
         let as_of = answer.header().map_or(0, |header| header.revision());
@@ -145,7 +190,7 @@ impl Mine {
     }
 }
 
-pub(super) fn one(key: &str) -> KeyRange {
+fn one(key: &str) -> KeyRange {
     KeyRange::Key(key.as_bytes().into())
 }
 

@@ -21,7 +21,7 @@ fn until(tenure: &Tenure) -> BootInstant {
 }
 
 #[tokio::test]
-async fn a_tenure_outlives_its_time_to_live_and_each_renewal_makes_sure_of_three_quarters_of_it() {
+async fn each_renewal_secures_three_quarters_of_the_ttl() {
     let store = Store::start().await;
     let before = BootInstant::now();
     let tenure = store.lock_with("a", |lock| lock.ttl(TTL)).acquire().await.unwrap();
@@ -41,7 +41,7 @@ async fn a_tenure_outlives_its_time_to_live_and_each_renewal_makes_sure_of_three
 }
 
 #[tokio::test]
-async fn a_renewal_counts_from_when_it_was_sent_not_from_when_it_was_answered() {
+async fn a_renewal_counts_from_its_sending_not_its_answer() {
     let store = Store::start().await;
     let relay = Relay::before(&store.member).await;
     let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
@@ -85,7 +85,7 @@ async fn a_tenure_is_over_as_soon_as_its_key_or_its_lease_is_gone() {
 
 /// A watch may be silent, and etcd goes on renewing a lease whose key is gone: only the quorum read after a renewal shows it.
 #[tokio::test]
-async fn a_renewal_does_not_count_when_the_key_is_gone_though_the_lease_lives_and_the_watch_is_silent() {
+async fn a_renewal_does_not_count_when_the_key_is_gone() {
     let store = Store::start().await;
     for what in ["deleted", "taken by another"] {
         let relay = Relay::before(&store.member).await;

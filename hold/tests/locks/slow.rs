@@ -50,7 +50,7 @@ impl Far {
 
 /// On this line, a new connection that can be used takes longer than an attempt to renew may.
 #[tokio::test]
-async fn a_tenure_outlives_the_loss_of_its_connections_though_connecting_takes_longer_than_an_attempt_to_renew() {
+async fn a_tenure_outlives_slow_reconnects() {
     for version in EtcdVersion::ALL {
         let far = Far::start(version, Tokens::Simple(Duration::from_secs(300))).await;
         let tenure = far.lock().acquire().await.unwrap();
@@ -69,7 +69,7 @@ async fn a_tenure_outlives_the_loss_of_its_connections_though_connecting_takes_l
 
 /// By the time that a renewal learns that it has to log in, and has done so, its own is over.
 #[tokio::test]
-async fn a_tenure_outlives_the_end_of_its_login_though_that_is_found_out_and_mended_slowly() {
+async fn a_tenure_outlives_a_slowly_renewed_login() {
     for version in EtcdVersion::ALL {
         let far = Far::start(version, Tokens::Jwt(Duration::from_secs(3))).await;
         let tenure = far.lock().acquire().await.unwrap();

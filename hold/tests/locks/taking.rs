@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::store::{KEY, Store};
 
 #[tokio::test]
-async fn a_lock_is_one_key_under_a_lease_and_its_revision_is_that_of_the_write_that_took_it() {
+async fn a_lock_is_a_leased_key_with_the_revision_of_its_write() {
     let store = Store::start().await;
     let tenure = store.lock("shard-1").acquire().await.unwrap();
     assert!(tenure.is_held());
@@ -27,7 +27,7 @@ async fn a_lock_is_one_key_under_a_lease_and_its_revision_is_that_of_the_write_t
 }
 
 #[tokio::test]
-async fn a_lock_that_is_held_is_refused_to_who_only_tries_and_nothing_is_left_of_the_attempt() {
+async fn a_held_lock_is_refused_to_a_try_which_leaves_nothing() {
     let store = Store::start().await;
     let held = store.lock("a").try_acquire().await.unwrap();
     for other in ["a", "b"] {
@@ -40,7 +40,7 @@ async fn a_lock_that_is_held_is_refused_to_who_only_tries_and_nothing_is_left_of
 }
 
 #[tokio::test]
-async fn who_waits_asks_nothing_between_one_look_and_the_next_until_the_lock_is_given_back() {
+async fn a_waiter_asks_nothing_between_its_looks() {
     let store = Store::start().await;
     for queue in [false, true] {
         let watches = async || store.member.requests_total().await.of("Watch");
@@ -66,7 +66,7 @@ async fn who_waits_asks_nothing_between_one_look_and_the_next_until_the_lock_is_
 }
 
 #[tokio::test]
-async fn those_who_queue_get_the_lock_in_the_order_of_arrival_and_who_leaves_holds_up_nobody() {
+async fn a_queue_is_served_in_order_and_a_leaver_holds_up_nobody() {
     let store = Store::start().await;
     let held = store.lock("first").acquire().await.unwrap();
     let mut waiting = JoinSet::new();
@@ -145,7 +145,7 @@ async fn a_wait_that_is_given_up_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn without_etcd_acquiring_fails_in_time_and_says_which_endpoint_did_not_answer() {
+async fn without_etcd_acquiring_fails_in_time_and_names_the_endpoint() {
     let nobody = fencepost_tests::FreePort::reserve();
     let etcd = fencepost_hold::Etcd::at([format!("http://{}", nobody.address())]).unwrap();
     let lock = fencepost_hold::Lock::builder(KEY, "a").answer_within(Duration::from_millis(300)).build(&etcd).unwrap();

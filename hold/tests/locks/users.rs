@@ -125,7 +125,7 @@ async fn a_tenure_outlives_a_password_that_etcd_does_not_know_yet() {
 
 /// Its login was refused from then on, and the lock was lost though etcd would have had it renewed by anybody.
 #[tokio::test]
-async fn a_tenure_outlives_that_etcd_asks_nobody_to_log_in_any_more_and_that_it_does_so_again() {
+async fn a_tenure_outlives_logins_switched_off_and_on() {
     for version in EtcdVersion::ALL {
         let (mut member, security) = member_with_users(version).await;
         let etcd = login(&member, &security, "root", "root").build().unwrap();

@@ -41,7 +41,7 @@ impl Leases {
         let granting = tokio::spawn(async move {
             let lease = (RandomState::new().hash_one(()) >> 1) as i64; // Names are positive.
             all(&granted).insert(lease);
-            etcd.grant(lease, length, REPEATED, || ()).await.map(|_| lease)
+            etcd.grant(lease, length, REPEATED).await.map(|_| lease)
         });
         let lease = granting.await?.context("etcd grants no lease")?;
         tokio::spawn(self.clone().keep_alive(lease, length));

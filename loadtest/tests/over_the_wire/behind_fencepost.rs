@@ -11,32 +11,19 @@ async fn delayed_write_never_arrives_with_any_etcd() {
     for version in [EtcdVersion::V3_4, EtcdVersion::V3_5] {
         let (etcd, worker) = (Etcd::start(version).await, FreePort::reserve());
         let fencepost = Fencepost::start(&worker, &etcd, LOCK, "key").await;
-        let run = drive("story", &fencepost, &worker, &etcd, &[]).await;
+        let run = drive("story", &fencepost, &worker, &etcd, "").await;
         assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
         run.says("412 replayed-tenure").says("The story ended as it should.");
     }
 }
 
 #[tokio::test]
-async fn takeovers_of_a_key_are_fenced() {
-    takeovers_are_fenced("key").await;
-}
-
-#[tokio::test]
-async fn takeovers_of_an_election_are_fenced() {
-    takeovers_are_fenced("election").await;
-}
-
-#[tokio::test]
-async fn takeovers_of_a_mutex_are_fenced() {
-    takeovers_are_fenced("mutex").await;
-}
-
-async fn takeovers_are_fenced(layout: &str) {
-    for version in [EtcdVersion::V3_4, EtcdVersion::V3_5] {
+async fn takeovers_of_each_layout_are_fenced() {
+    let layouts = ["key", "election", "mutex"];
+    for (version, layout) in EtcdVersion::ALL.into_iter().flat_map(|version| layouts.map(|layout| (version, layout))) {
         let (etcd, worker, file) = (Etcd::start(version).await, FreePort::reserve(), ReportFile::new());
         let fencepost = Fencepost::start(&worker, &etcd, LOCK, layout).await;
-        let arguments = ["--count", "300", "--layout", layout, "--json", file.path()];
+        let arguments = format!("--count 300 --layout {layout} --json {}", file.path());
         let run = drive("takeovers", &fencepost, &worker, &etcd, &arguments).await;
         assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
         run.says("0 false refusals, 0 false admissions, 0 unexpected answers");
@@ -51,8 +38,6 @@ async fn takeovers_are_fenced(layout: &str) {
     }
 }
 
-/// A route in shadow mode serves all requests, with a reason beside the response. The reason was taken
-/// for a refusal.
 #[tokio::test]
 async fn takeovers_in_shadow_mode_are_not_fenced() {
     let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
@@ -61,14 +46,21 @@ async fn takeovers_in_shadow_mode_are_not_fenced() {
          lock = {{ source = \"main\", key = \"{LOCK}\", layout = \"key\" }}"
     );
     let fencepost = Fencepost::with_route(&worker, &etcd, &route).await;
-    let run = drive("takeovers", &fencepost, &worker, &etcd, &["--count", "20", "--json", report.path()]).await;
+    let run = drive("takeovers", &fencepost, &worker, &etcd, format!("--count 20 --json {}", report.path())).await;
     run.ended_with(1).says("200 stale-tenure");
     let report = report.read();
     assert_eq!(report["false_admissions"], 1 + 2 * 18, "the first has no predecessor, the second one: {report:#}");
 }
 
-async fn drive(command: &str, fencepost: &Fencepost, worker: &FreePort, etcd: &Etcd, arguments: &[&str]) -> Run {
+async fn drive(
+    command: &str,
+    fencepost: &Fencepost,
+    worker: &FreePort,
+    etcd: &Etcd,
+    arguments: impl AsRef<str>,
+) -> Run {
+    let arguments = arguments.as_ref();
     let (proxy, worker, etcd) = (fencepost.url(), worker.address().to_string(), etcd.endpoint());
-    let common = [command, "--proxy", &proxy, "--worker-listen", &worker, "--etcd", &etcd, "--lock", LOCK];
-    loadtest(&[&common, arguments].concat()).await
+    let common = format!("{command} --proxy {proxy} --worker-listen {worker} --etcd {etcd} --lock {LOCK}");
+    loadtest(format!("{common} {arguments}")).await
 }

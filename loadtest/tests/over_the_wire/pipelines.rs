@@ -11,11 +11,11 @@ use crate::support::{ReportFile, nothing_is_left_in};
 struct Unread(Child);
 
 impl Unread {
-    fn start(arguments: &[&str]) -> Unread {
+    fn start(arguments: &str) -> Unread {
         let (reader, writer) = std::io::pipe().expect("there are descriptors");
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost-loadtest"));
-        command.args(arguments).stdin(Stdio::null());
+        command.args(arguments.split_whitespace()).stdin(Stdio::null());
         command.stdout(writer.try_clone().expect("there are descriptors")).stderr(writer);
         Unread(command.spawn().expect("the loadtest can be started"))
     }
@@ -37,19 +37,17 @@ impl Drop for Unread {
     }
 }
 
-/// It panicked when it was to say that it ends, and went on for ever, or when it was to print its report, which then was written nowhere.
 #[tokio::test]
 async fn unread_run_ends_when_asked_and_writes_its_report() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     // The takeovers are not fenced, which is found.
-    for (what, figure, code) in [
-        (&["closed", "--duration", "1h", "--connections", "1"][..], "answered", 0),
-        (&["takeovers", "--count", "100"], "takeovers", 1),
-    ] {
+    for (what, figure, code) in
+        [("closed --duration 1h --connections 1", "answered", 0), ("takeovers --count 100", "takeovers", 1)]
+    {
         let (server, report) = (Worker::start().await, ReportFile::new());
         let (url, etcd_url) = (server.endpoint().to_string(), etcd.endpoint());
-        let wire = ["--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--json", report.path()];
-        let mut run = Unread::start(&[what, &wire].concat());
+        let wire = format!("--proxy {url} --etcd {etcd_url} --lock /lock --json {}", report.path());
+        let mut run = Unread::start(&format!("{what} {wire}"));
         server.wait_for(60).await; // Of a hundred takeovers it has told of ten.
         run.terminate();
         assert_eq!(run.end().await.code(), Some(code), "{what:?}");

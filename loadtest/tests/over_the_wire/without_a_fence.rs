@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
+use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, until};
 
 use crate::support::{ReportFile, Run, Running, loadtest, nothing_is_left_in};
 
@@ -14,17 +14,16 @@ const LOCK: &str = "/shards/2/lock";
 async fn story_without_a_fence_ends_with_1() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let worker = FreePort::reserve();
-    let run = against_the_worker_itself(&worker, &etcd, &["story"]).await;
+    let run = against_the_worker_itself(&worker, &etcd, "story").await;
     run.ended_with(1).says("WRONG").says("NOT end as it should");
 }
 
-/// Its first request never gets an answer.
 #[tokio::test]
 async fn story_ended_early_gives_its_lock_back() {
     let (etcd, server) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
     server.on("/", Behaviour::Hold(Latch::new(), Answer::ok("")));
     let (etcd_url, url) = (etcd.endpoint(), server.endpoint().to_string());
-    let running = Running::start(&["story", "--proxy", &url, "--etcd", &etcd_url, "--lock", LOCK]);
+    let running = Running::start(format!("story --proxy {url} --etcd {etcd_url} --lock {LOCK}"));
     server.wait_for(1).await;
     let asked = Instant::now();
     running.terminate();
@@ -33,9 +32,8 @@ async fn story_ended_early_gives_its_lock_back() {
     assert!(asked.elapsed() < Duration::from_secs(30), "answers are waited for for a minute");
     nothing_is_left_in(&etcd).await;
 
-    // The same where the proxy breaks off.
     server.on("/", Behaviour::ResetEarly);
-    let run = loadtest(&["story", "--proxy", &url, "--etcd", &etcd_url, "--lock", LOCK]).await;
+    let run = loadtest(format!("story --proxy {url} --etcd {etcd_url} --lock {LOCK}")).await;
     run.ended_with(1).says("the story was at: R2 is sent").says("the connection broke");
     nothing_is_left_in(&etcd).await;
 }
@@ -45,7 +43,7 @@ async fn takeovers_count_each_false_admission() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     for layout in ["key", "election", "mutex"] {
         let (worker, report) = (FreePort::reserve(), ReportFile::new());
-        let arguments = ["takeovers", "--layout", layout, "--count", "20", "--json", report.path()];
+        let arguments = format!("takeovers --layout {layout} --count 20 --json {}", report.path());
         let run = against_the_worker_itself(&worker, &etcd, &arguments).await;
         run.ended_with(1).says("OUT OF ORDER");
         let report = report.read();
@@ -63,31 +61,28 @@ async fn takeovers_count_each_false_admission() {
 async fn takeovers_ended_early_are_reported() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let (etcd_url, url) = (etcd.endpoint(), server.endpoint().to_string());
-    let takeovers = ["takeovers", "--proxy", &url, "--etcd", &etcd_url, "--lock", LOCK, "--count", "1000"];
+    let takeovers = format!("takeovers --proxy {url} --etcd {etcd_url} --lock {LOCK} --count 1000");
     let begun = async |count: usize| {
-        let running = Running::start(&[&takeovers[..], &["--json", report.path()]].concat());
+        let running = Running::start(format!("{takeovers} --json {}", report.path()));
         server.wait_for(count).await;
         running.terminate();
-        eventually("it says that it ends", async || running.log().contains("ending early").then_some(())).await;
+        until("it says that it ends", async || running.log().contains("ending early")).await;
         running
     };
     let latch = Latch::new();
     server.on("/", Behaviour::Hold(latch.clone(), Answer::ok("")));
     let running = begun(1).await;
     latch.open();
-    running.end().await.ended_with(1).says("takeovers          1 of 1000").says("BROKEN OFF: ended early");
-    assert_eq!((&report.read()["takeovers"], &report.read()["broke_off"]), (&1.into(), &"ended early".into()));
+    let run = running.end().await;
+    run.ended_with(1).says("takeovers          1 of 1000").says("BROKEN OFF: ended early");
+    assert_eq!(report.read()["takeovers"], 1);
+    assert_eq!(report.read()["broke_off"], "ended early");
 
     nothing_is_left_in(&etcd).await;
 
     server.on("/", Behaviour::Hold(Latch::new(), Answer::ok("")));
-    begun(2)
-        .await
-        .end()
-        .await
-        .ended_with(1)
-        .says("takeovers          0 of 1000")
-        .says("ended early, within a takeover");
+    let run = begun(2).await.end().await;
+    run.ended_with(1).says("takeovers          0 of 1000").says("ended early, within a takeover");
     nothing_is_left_in(&etcd).await;
 
     let running = begun(3).await;
@@ -105,10 +100,10 @@ async fn handoff_is_timed_from_release_to_worker() {
         let (to_etcd, to_worker) = (Relay::start(etcd_address).await, Relay::start(worker.address()).await);
         to_etcd.delay(delay).await;
         to_worker.delay(delay).await;
-        let (address, lock) = (worker.address().to_string(), ["--lock", LOCK, "--layout", layout]);
+        let (address, lock) = (worker.address().to_string(), format!("--lock {LOCK} --layout {layout}"));
         let (etcd, proxy) = (format!("http://{}", to_etcd.address()), format!("http://{}", to_worker.address()));
-        let wire = ["takeovers", "--proxy", &proxy, "--worker-listen", &address, "--etcd", &etcd];
-        loadtest(&[&wire[..], &lock, &["--count", "8", "--json", report.path()]].concat()).await.ended_with(1);
+        let wire = format!("takeovers --proxy {proxy} --worker-listen {address} --etcd {etcd}");
+        loadtest(format!("{wire} {lock} --count 8 --json {}", report.path())).await.ended_with(1);
         let handoffs = &report.read()["handoffs"];
         assert_eq!(handoffs["count"], 4, "{handoffs:#}");
         let one_way = delay.as_secs_f64();
@@ -122,23 +117,11 @@ async fn handoff_is_timed_from_release_to_worker() {
 }
 
 #[tokio::test]
-async fn held_lock_is_left_alone() {
-    let etcd = Etcd::start(EtcdVersion::V3_4).await;
-    etcd.etcdctl(&["put", LOCK, "somebody"]).await;
-    let worker = FreePort::reserve();
-    for command in ["story", "takeovers"] {
-        let run = against_the_worker_itself(&worker, &etcd, &[command]).await;
-        run.ended_with(1).says("the lock /shards/2/lock is not free");
-    }
-    assert_eq!(etcd.etcdctl(&["get", LOCK, "--print-value-only"]).await, "somebody");
-}
-
-#[tokio::test]
 async fn lock_is_free_after_a_run() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
     for layout in ["key", "election", "mutex"] {
         let worker = FreePort::reserve();
-        against_the_worker_itself(&worker, &etcd, &["takeovers", "--count", "3", "--layout", layout]).await;
+        against_the_worker_itself(&worker, &etcd, format!("takeovers --count 3 --layout {layout}")).await;
         nothing_is_left_in(&etcd).await;
     }
 }
@@ -148,12 +131,12 @@ async fn missing_proxy_is_named() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let (proxy, etcd) = (FreePort::reserve(), etcd.endpoint());
     let url = format!("http://{}", proxy.address());
-    let locked = ["--proxy", &url, "--etcd", &etcd, "--lock", LOCK];
+    let locked = format!("--proxy {url} --etcd {etcd} --lock {LOCK}");
     for command in ["story", "takeovers"] {
-        let run = loadtest(&[&[command], &locked[..]].concat()).await;
+        let run = loadtest(format!("{command} {locked}")).await;
         run.ended_with(1).says(&url).says("cannot connect");
     }
-    let run = loadtest(&["closed", "--proxy", &url, "--owner", "a", "--revision", "1"]).await;
+    let run = loadtest(format!("closed --proxy {url} --owner a --revision 1")).await;
     run.ended_with(1).says(&url).says("cannot connect");
 }
 
@@ -162,9 +145,9 @@ async fn missing_etcd_is_named() {
     let [worker, one, two] = [(); 3].map(|()| FreePort::reserve());
     let (worker, one, two) = (worker.address().to_string(), one.address(), two.address());
     let (proxy, both) = (format!("http://{worker}"), format!("http://{one},http://{two}"));
-    let arguments = ["--proxy", &proxy, "--worker-listen", &worker, "--etcd", &both, "--lock", LOCK];
+    let arguments = format!("--proxy {proxy} --worker-listen {worker} --etcd {both} --lock {LOCK}");
     for command in ["story", "takeovers", "closed"] {
-        let run = loadtest(&[&[command], &arguments[..]].concat()).await;
+        let run = loadtest(format!("{command} {arguments}")).await;
         run.ended_with(1).says(&format!("etcd at http://{one}, http://{two} does not answer"));
         // Not as Rust's debug form of whatever went wrong.
         run.says(": no connection: Connection refused (os error 111)\n");
@@ -173,14 +156,15 @@ async fn missing_etcd_is_named() {
 
 #[tokio::test]
 async fn wrong_usage_ends_with_64_and_help_with_0() {
-    loadtest(&["takeovers", "--proxy", "ftp://host"]).await.ended_with(64).says("only http://HOST:PORT");
-    loadtest(&["closed", "--streams", "2"]).await.ended_with(64);
-    loadtest(&["--help"]).await.is_as_expected().says("Exit codes");
+    loadtest("takeovers --proxy ftp://host").await.ended_with(64).says("only http://HOST:PORT");
+    loadtest("closed --streams 2").await.ended_with(64);
+    loadtest("--help").await.is_as_expected().says("Exit codes");
 }
 
-async fn against_the_worker_itself(worker: &FreePort, etcd: &Etcd, arguments: &[&str]) -> Run {
+async fn against_the_worker_itself(worker: &FreePort, etcd: &Etcd, arguments: impl AsRef<str>) -> Run {
+    let arguments = arguments.as_ref();
     let (address, etcd) = (worker.address().to_string(), etcd.endpoint());
     let proxy = format!("http://{address}");
-    let common = ["--proxy", &proxy, "--worker-listen", &address, "--etcd", &etcd, "--lock", LOCK];
-    loadtest(&[arguments, &common].concat()).await
+    let common = format!("--proxy {proxy} --worker-listen {address} --etcd {etcd} --lock {LOCK}");
+    loadtest(format!("{arguments} {common}")).await
 }

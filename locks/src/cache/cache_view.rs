@@ -3,50 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{FenceToken, Holding, Known, News, Revision, Snapshot, Tenure, Verdict};
+use fencepost_policy::{FenceToken, Holding, Known, News, Snapshot, Tenure, Verdict};
 use tokio::time::Instant;
 
-use super::trust::{Era, Glance, WatchNumber, WatchState};
+use super::trust::{Glance, WatchNumber, WatchState};
 use crate::sync::Guard;
 
 /// What is wrong with a record, in words that name the key. In one pointer: few locks have any.
 pub(crate) type Problem = Arc<Box<str>>;
 
-/// What is known of a lock by itself, as everyone may read it.
+/// What is known of a lock, as everyone may read it.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     pub(crate) snapshot: Option<Snapshot>,
     /// When the newest quorum read was sent that is part of this.
     pub(crate) dated: Option<Instant>,
-    /// The revision of the newest read of the whole lock that it is built on; `None` if something is known to have happened after it that is
-    /// not part of it.
-    pub(crate) settled_since: Option<Revision>,
     /// Whether the store has a record of the lock, be it that of a free one.
     pub(crate) exists: bool,
     pub(crate) problem: Option<Problem>,
     /// The newest watch of this lock that was up when a read was sent that is part of this.
     pub(crate) dated_in: Option<WatchNumber>,
-    pub(crate) era: Era,
-}
-
-/// What the reads of a whole scope have shown of each of its locks: nothing changed that is not published.
-///
-/// It holds for a lock that is settled and was read by itself at `base` or later: what a watch has brought before, it may have brought in part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ScopeClock {
-    pub(crate) era: Era,
-    pub(crate) base: Revision,
-    pub(crate) reach: Revision,
-    pub(crate) dated: Instant,
-    /// The newest watch that was up, of this scope, when a read was sent that it is dated by.
-    pub(crate) dated_in: Option<WatchNumber>,
-}
-
-impl ScopeClock {
-    /// Whether it says something of a lock of which that much is known.
-    pub(crate) fn covers(&self, era: Era, settled_since: Option<Revision>) -> bool {
-        era == self.era && settled_since.is_some_and(|revision| revision >= self.base)
-    }
 }
 
 /// When a request is judged, and by what measure.
@@ -69,19 +45,14 @@ pub struct Timing {
 #[derive(Debug)]
 pub struct CacheView {
     glance: Glance,
-    clock: Option<Guard<Option<Arc<ScopeClock>>>>,
     published: Guard<Arc<Published>>,
 }
 
 impl CacheView {
-    /// The three have to be loaded in the order of the arguments. What a clock says is true of whatever is published from
-    /// then on, and what is published when distrust ends has forgotten what was distrusted.
-    pub(crate) fn new(
-        glance: Glance,
-        clock: Option<Guard<Option<Arc<ScopeClock>>>>,
-        published: Guard<Arc<Published>>,
-    ) -> CacheView {
-        CacheView { glance, clock, published }
+    /// The two have to be loaded in the order of the arguments: what is published when distrust ends has forgotten what was
+    /// distrusted.
+    pub(crate) fn new(glance: Glance, published: Guard<Arc<Published>>) -> CacheView {
+        CacheView { glance, published }
     }
 
     /// Judges the token: [`fencepost_policy::judge`], and what admits has to be younger than `max_age` as well.
@@ -124,15 +95,9 @@ impl CacheView {
         self.snapshot().and_then(Snapshot::tenure).filter(|_| !self.is_distrusted())
     }
 
-    /// The revision up to which the lock is known.
-    pub fn reach(&self) -> Option<Revision> {
-        let as_of = self.snapshot()?.as_of;
-        Some(self.covering_clock().map_or(as_of, |clock| as_of.max(clock.reach)))
-    }
-
     /// When the newest quorum read was sent that this is the answer of.
     pub(crate) fn dated(&self) -> Option<Instant> {
-        self.published.dated.max(self.covering_clock().map(|clock| clock.dated))
+        self.published.dated
     }
 
     pub(crate) fn known(&self, timing: &Timing) -> Known<'_> {
@@ -140,13 +105,7 @@ impl CacheView {
             // Revisions are given out for a second time: held against what is lost, a holder of the present could look stale.
             return Known::new(None, News::Regressed);
         }
-        let known = Known::new(self.snapshot(), self.news(timing));
-        self.covering_clock().map_or(known, |clock| known.reaching(clock.reach))
-    }
-
-    fn covering_clock(&self) -> Option<&ScopeClock> {
-        let clock = self.clock.as_ref()?.as_deref()?;
-        clock.covers(self.published.era, self.published.settled_since).then_some(clock)
+        Known::new(self.snapshot(), self.news(timing))
     }
 
     /// A pure function of the date of what is known, and of the watch.
@@ -168,10 +127,7 @@ impl CacheView {
     /// then. Where reads fail too, waiting for them would not help, and age alone counts.
     fn is_watched(&self) -> bool {
         match self.glance.watch {
-            WatchState::Up { since } => {
-                let is_since = |dated_in: Option<WatchNumber>| dated_in >= Some(since);
-                is_since(self.published.dated_in) || self.covering_clock().is_some_and(|clock| is_since(clock.dated_in))
-            }
+            WatchState::Up { since } => self.published.dated_in >= Some(since),
             WatchState::Down => false,
             WatchState::DownReadsFail => true,
         }

@@ -5,39 +5,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fencepost_policy::{Gate, Layout, LockKey, Moment, Predecessor, Revision};
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use fencepost_policy::{Gate, Layout, LockKey, Moment, Predecessor, Revision, Walk};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use super::health::Health;
 use super::registry::Registry;
-use super::scope::Scope;
+use super::slots::Unconfirmed;
 use super::tenures::Tenures;
 use super::tracked::TrackedLock;
-use super::trust::Trust;
-use super::unknown::Unknown;
-use crate::store::{KeyRange, RangeRead, StoreError};
+use super::trust::{Sent, Trust};
 use crate::sync::{Mutex, MutexGuard};
+
+/// How many locks without a record may wait to be read. Further ones are refused: names are easily made up.
+const UNKNOWN_MAX: usize = 6_400;
+
+/// How many other locks may wait to be read: more than a process has.
+const KNOWN_MAX: usize = 1 << 24;
+
+/// How often the log says that some are refused.
+const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) name: Arc<str>,
     pub(crate) trust: Arc<Trust>,
     pub(crate) registry: Registry<TrackedLock>,
-    pub(crate) unknown: Unknown,
     pub(crate) counts: Counts,
-    /// For the reads that date scopes.
-    pub(crate) window_turns: Semaphore,
     /// Who began or ceased to hold a lock.
     pub(crate) tenures: Tenures,
-    /// The static locks have changed.
-    pub(crate) statics_changed: Notify,
+    /// Something has to be read at once: other locks are static, a template is new, or a watch has caught up.
+    pub(crate) read_now: Notify,
     /// What has to be watched has changed, or a new era has begun.
     pub(crate) watched_changed: Notify,
     /// Cached news admits from now on, because reads fail. All who wait for a read judge again.
     pub(crate) reads_fail: Notify,
     /// An operator has ended the orphans of a lock. Not one for each lock: it is rare, and there may be a million of them.
     pub(crate) orphans_cleared: Notify,
+    /// The members may be other than they were when they were last asked.
+    pub(crate) members_due: Notify,
     commands: mpsc::UnboundedSender<Command>,
+    reads: mpsc::Sender<Arc<TrackedLock>>,
+    reads_of_unknown: mpsc::Sender<Arc<TrackedLock>>,
+    refusals_told: Mutex<Option<Instant>>,
     period_nanos: AtomicU64,
     period_changed: Notify,
     health: Mutex<Health>,
@@ -78,31 +89,33 @@ pub struct Remembered {
     pub others: bool,
 }
 
-/// What the handles of a source ask of its driver. Each kind is bounded: a lock asks for a read only if none is
-/// asked for, a scope is begun once.
+/// What is asked of the driver of a source.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Serve that lock's slots.
-    Read(Arc<TrackedLock>),
-    /// Read that lock by itself, and serve its slots then: the read has begun with others', and theirs does not settle it.
-    ReadOn(Arc<TrackedLock>),
-    /// Keep that scope fresh.
-    Begin(Arc<Scope>),
+    /// Look at the writes between what is known of that lock and what a read has shown.
+    Walk(Arc<TrackedLock>, Sent, Box<Walk>),
     /// Say that work goes on.
     Answer(oneshot::Sender<()>),
-    /// Ask how the members are.
-    AskMembers,
     /// The operator accepts that the store went back. Answers whether it had.
     Accept(oneshot::Sender<bool>),
     /// End.
     Stop,
 }
 
+/// What reaches the driver of a source. Each lock waits at most once to be read.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
+    /// Locks to be read.
+    pub(crate) reads: mpsc::Receiver<Arc<TrackedLock>>,
+    /// Locks of templates that have no record, as far as is known. Apart, so that made-up names hold up no lock in use.
+    pub(crate) reads_of_unknown: mpsc::Receiver<Arc<TrackedLock>>,
+}
+
 /// How often the store was asked, and why.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) freshness: AtomicU64,
-    pub(crate) windows: AtomicU64,
     pub(crate) confirms: AtomicU64,
     pub(crate) walks: AtomicU64,
     pub(crate) resumes: AtomicU64,
@@ -113,106 +126,32 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How the store has been of late.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Health {
-    /// When the newest quorum read was sent that was answered.
-    pub(crate) answered: Option<Instant>,
-    /// When the newest freshness read was sent that was answered.
-    pub(crate) fresh: Option<Instant>,
-    /// The last failure, and whether it was the last thing that happened.
-    pub(crate) last_error: Option<Arc<StoreError>>,
-    pub(crate) last_failed: bool,
-    /// Whether the store has failed since it last answered. That some keys may not be read is not counted.
-    pub(crate) failing: bool,
-    /// The same for being refused, which is something else than not to be answered.
-    pub(crate) refused: bool,
-    /// Keys of which it has been logged that we may not read them, as long as we may not.
-    pub(crate) denied: Vec<KeyRange>,
-    /// That the store went back has been logged.
-    pub(crate) regression_told: bool,
-}
-
-/// How many scopes are read at once: thousands were more than a store could answer in the time of a read, and none was.
-const WINDOWS_AT_ONCE: usize = 512;
-
-/// How many ranges that may not be read are logged, and how many are remembered: what is not would keep others from being read and watched.
-const DENIED_MAX: (usize, usize) = (16, 1024);
-
-/// How old the last answer is, at least, where failing reads make a source one that is down.
-const DOWN_AFTER_MIN: Duration = Duration::from_secs(1);
-
-impl Health {
-    /// Whether the store answers, as far as can be told by then; everything is read once a period.
-    pub(crate) fn is_up(&self, now: Instant, period: Duration) -> bool {
-        let Some(answered) = self.answered else { return false };
-        let age = now.saturating_duration_since(answered);
-        // A single read that is lost is no outage: the next one is due a period later. Five of them are all of `max_age`.
-        let is_missed = self.last_failed && age >= (period * 2).max(DOWN_AFTER_MIN);
-        !is_missed && age <= period * 5
-    }
-
-    /// Whether a scope of that range may not be read. It may have been asked for by one key of it, which it is asked for by again once there is
-    /// a window.
-    pub(crate) fn denies_scope(&self, range: &KeyRange) -> bool {
-        self.denied.contains(range) || self.denied.contains(&KeyRange::Key(range.first_key().into()))
-    }
-
-    /// Takes note of a failure. Whether it is the first of its kind in a row.
-    pub(crate) fn failed(&mut self, error: &Arc<StoreError>) -> bool {
-        self.last_error = Some(Arc::clone(error));
-        self.last_failed = true;
-        match &**error {
-            // Others that we may read are answered meanwhile: that ends no row.
-            StoreError::Denied { range, .. } => {
-                let known = self.denied.len();
-                let is_new = known < DENIED_MAX.1 && !self.denied.contains(range);
-                self.denied.extend(is_new.then(|| range.clone()));
-                is_new && known < DENIED_MAX.0
-            }
-            StoreError::Refused(_)
-            | StoreError::NoLogin(_)
-            | StoreError::AnotherCluster { .. }
-            | StoreError::ManyClusters { .. } => {
-                self.failing = true;
-                !std::mem::replace(&mut self.refused, true)
-            }
-            StoreError::Unavailable(_) | StoreError::Compacted => !std::mem::replace(&mut self.failing, true),
-        }
-    }
-
-    /// Takes note of an answer to a read that was sent then. Whether it ends a row of failures.
-    pub(crate) fn answered(&mut self, sent: Instant, ranges: &[RangeRead]) -> bool {
-        self.answered = self.answered.max(Some(sent));
-        self.last_failed = false;
-        self.refused = false;
-        let denied = self.denied.len();
-        self.denied.retain(|range| ranges.iter().all(|read| read.range != *range));
-        std::mem::take(&mut self.failing) || self.denied.len() < denied
-    }
-}
-
 impl Common {
     pub(crate) fn new(
         name: &str,
         trust: Trust,
         period: Duration,
         memory: Option<Arc<dyn GateMemory>>,
-        commands: mpsc::UnboundedSender<Command>,
-    ) -> Common {
+    ) -> (Common, Inbox) {
+        let (commands, commands_receiver) = mpsc::unbounded_channel();
+        let (reads, reads_receiver) = mpsc::channel(KNOWN_MAX);
+        let (reads_of_unknown, unknown_receiver) = mpsc::channel(UNKNOWN_MAX);
+        let inbox = Inbox { commands: commands_receiver, reads: reads_receiver, reads_of_unknown: unknown_receiver };
         let common = Common {
             name: name.into(),
             trust: Arc::new(trust),
             registry: Registry::default(),
-            unknown: Unknown::new(),
             counts: Counts::default(),
-            window_turns: Semaphore::new(WINDOWS_AT_ONCE),
             tenures: Tenures::default(),
-            statics_changed: Notify::new(),
+            read_now: Notify::new(),
             watched_changed: Notify::new(),
             reads_fail: Notify::new(),
             orphans_cleared: Notify::new(),
+            members_due: Notify::new(),
             commands,
+            reads,
+            reads_of_unknown,
+            refusals_told: Mutex::default(),
             period_nanos: AtomicU64::new(0),
             period_changed: Notify::new(),
             health: Mutex::new(Health::default()),
@@ -220,7 +159,7 @@ impl Common {
             memory,
         };
         common.set_period(period);
-        common
+        (common, inbox)
     }
 
     pub(crate) fn set_period(&self, period: Duration) {
@@ -233,16 +172,15 @@ impl Common {
         Duration::from_nanos(self.period_nanos.load(Ordering::Relaxed))
     }
 
-    /// Completes when that part of a period has passed since then. Whoever waits for the end of a long one does not sit it out if it becomes
-    /// a short one meanwhile.
-    pub(crate) async fn part_of_period_after(&self, since: Instant, part: u32) {
+    /// Completes when a period has passed since then, be it shortened meanwhile.
+    pub(crate) async fn period_after(&self, since: Instant) {
         loop {
             let mut changed = pin!(self.period_changed.notified());
             changed.as_mut().enable();
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = sleep_until(since + self.period() / part) => return,
+                () = sleep_until(since + self.period()) => return,
             }
         }
     }
@@ -259,13 +197,37 @@ impl Common {
         }
     }
 
-    /// Takes note that a lock is refused which is not known, since too many are asked for: said while the store answers, for it may be its fault
-    /// otherwise.
-    pub(crate) fn refuse_unknown(&self) {
-        let is_up = self.health().is_up(Instant::now(), self.period());
-        if is_up {
-            self.unknown.refuse(&self.name);
+    /// Has the driver read a lock whose slots want it.
+    pub(crate) fn queue_read(&self, lock: Arc<TrackedLock>) {
+        let waiting = if lock.is_unknown() { &self.reads_of_unknown } else { &self.reads };
+        if let Err(TrySendError::Full(lock)) = waiting.try_send(lock) {
+            self.note_refusal();
+            while lock.slots().begin() {
+                lock.slots().finish(Err(Unconfirmed::Overloaded));
+            }
         }
+    }
+
+    /// Whether one more lock without a record is refused.
+    pub(crate) fn is_overloaded(&self) -> bool {
+        self.reads_of_unknown.capacity() == 0
+    }
+
+    /// Notes that a lock was refused because too many without a record wait to be read. The log says so while the store answers: otherwise
+    /// the store may be the reason.
+    pub(crate) fn note_refusal(&self) {
+        let now = Instant::now();
+        let is_up = self.health().is_up(now, self.period());
+        let mut told = self.refusals_told.lock().expect("nothing panics while it holds this");
+        if !is_up || told.is_some_and(|told| now.saturating_duration_since(told) < REFUSALS_TOLD_EVERY) {
+            return;
+        }
+        *told = Some(now);
+        tracing::warn!(
+            source = %self.name,
+            "locks that are not known are asked for faster than they are read: requests with such locks are refused (unverifiable), \
+             true holders' among them if theirs is not known yet; that alone says nothing against the lock store"
+        );
     }
 
     /// See [`GateMemory::clear`].

@@ -6,34 +6,35 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::mpsc;
+use tokio::sync::Mutex;
 
-use super::common::Command;
+use super::common::{Command, Inbox};
 use super::shared::Shared;
 use super::work::Work;
 use super::{freshness, members, reading, watching};
 use crate::store::LockStore;
 
-/// How many requests look at a time for locks that have no record, as far as we know. Apart from the reads of others, so that a flood of
-/// made-up keys holds up no lock in use.
-const LOOKS_AT_A_TIME: usize = 16;
+/// How many requests for locks are under way at a time. Each reads all locks that wait by then.
+const READERS: usize = 16;
+
+/// How many requests are under way for locks that have no record, as far as is known, and how long each takes at least if one has none. A
+/// flood of made-up names costs the store a hundred requests a second.
+const READERS_OF_UNKNOWN: usize = 10;
+const UNKNOWN_APART: Duration = Duration::from_millis(100);
 
 /// Does the work of a source for as long as it is polled; ends when the source is stopped. Dropping it ends all of it.
 #[must_use = "a source does nothing unless its driver is polled"]
 pub struct Driver(LocalBoxFuture<'static, ()>);
 
 impl Driver {
-    pub(crate) fn new<S: LockStore>(
-        shared: Arc<Shared>,
-        store: S,
-        commands: mpsc::UnboundedReceiver<Command>,
-    ) -> Driver {
+    pub(crate) fn new<S: LockStore>(shared: Arc<Shared>, store: S, inbox: Inbox) -> Driver {
         let work = Rc::new(Work::new(shared, store));
-        Driver(Box::pin(run(work, commands)))
+        Driver(Box::pin(run(work, inbox)))
     }
 }
 
@@ -51,34 +52,34 @@ impl fmt::Debug for Driver {
     }
 }
 
-async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedReceiver<Command>) {
+async fn run<S: LockStore>(work: Rc<Work<S>>, inbox: Inbox) {
     work.tell_inherited_distrust();
+    let Inbox { mut commands, reads, reads_of_unknown } = inbox;
+    let (reads, reads_of_unknown) = (Rc::new(Mutex::new(reads)), Rc::new(Mutex::new(reads_of_unknown)));
     let mut tasks: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
     tasks.push(Box::pin(members::keep_asking(Rc::clone(&work))));
-    tasks.push(Box::pin(freshness::of_static_locks(Rc::clone(&work))));
+    tasks.push(Box::pin(freshness::keep_fresh(Rc::clone(&work))));
     tasks.push(Box::pin(watching::watch(Rc::clone(&work))));
-    tasks.extend(
-        (0..LOOKS_AT_A_TIME).map(|_| Box::pin(reading::look_for_unknown(Rc::clone(&work))) as LocalBoxFuture<_>),
-    );
+    for _ in 0..READERS {
+        tasks.push(Box::pin(reading::serve(Rc::clone(&work), Rc::clone(&reads), Duration::ZERO)));
+    }
+    for _ in 0..READERS_OF_UNKNOWN {
+        tasks.push(Box::pin(reading::serve(Rc::clone(&work), Rc::clone(&reads_of_unknown), UNKNOWN_APART)));
+    }
     loop {
-        // Commands can't hold up the tasks for long: a lock asks again only once its task has run. The tasks could hold up commands: as
-        // many as are ready may use up what tokio grants to one turn.
+        // Commands cannot hold up the tasks for long: there are few of them.
         let command = tokio::select! {
             biased;
             command = commands.recv() => command,
             Some(()) = tasks.next() => continue,
         };
         match command {
-            Some(Command::Read(lock)) if lock.is_unknown() => reading::look_for(&work, lock),
-            Some(Command::Read(lock)) => tasks.push(Box::pin(reading::serve(Rc::clone(&work), lock))),
-            Some(Command::ReadOn(lock)) => tasks.push(Box::pin(reading::serve_on(Rc::clone(&work), lock))),
-            Some(Command::Begin(scope)) => {
-                tasks.push(Box::pin(freshness::of_scope(Rc::clone(&work), Arc::downgrade(&scope))))
+            Some(Command::Walk(lock, sent, walk)) => {
+                tasks.push(Box::pin(reading::go_back(Rc::clone(&work), lock, sent, *walk)));
             }
             Some(Command::Answer(answer)) => {
                 let _ = answer.send(()); // Who asked may be gone.
             }
-            Some(Command::AskMembers) => work.members_due.notify_one(),
             Some(Command::Accept(answer)) => {
                 let _ = answer.send(work.accept_regression()); // Who asked may be gone.
             }

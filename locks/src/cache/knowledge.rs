@@ -1,15 +1,10 @@
 //! What reads and events of one lock add up to.
 
-mod track;
-
-use std::collections::HashMap;
-
-use fencepost_policy::{KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Walk};
+use fencepost_policy::{KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
 use tokio::time::Instant;
 
-use self::track::Track;
-use super::cache_view::{Problem, Published, ScopeClock};
-use super::record::{LockSpec, contender};
+use super::cache_view::{Problem, Published};
+use super::record::{LockSpec, contender, queue_event};
 use super::trust::{Era, Sent, WatchNumber};
 use crate::store::{Event, KeyValue};
 
@@ -18,10 +13,10 @@ use crate::store::{Event, KeyValue};
 /// - The track is exact as of its revision, and only rises (`no-step-back`) within an era.
 /// - `missed` is the highest revision at which something is known to have happened that could not be applied. While it is
 ///   above the track, the track is not *settled*: it is still exact for its own revision, and dated by its own reads, but
-///   nothing that happens later may be built upon it (`no-bridge`), and no scope's clock speaks for it.
+///   no later event may be applied to it (`no-bridge`).
 /// - A read is truth, what a watch brings is not: a read that contradicts the track ends it, however new the track seems (`read-is-truth`).
-/// - The store had not gone beyond the track when the read was sent that it is dated by. A refusal by what a confirming read
-///   did not show leans on that (`final-refusal`), whether or not a clock covers the lock by then.
+/// - The track is dated only by reads that it is at least as new as. A refusal by what a confirming read did not show leans on
+///   that (`final-refusal`).
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
     era: Era,
@@ -30,22 +25,11 @@ pub(crate) struct Knowledge {
     problem: Option<Problem>,
     dated: Option<Instant>,
     missed: Option<Revision>,
-    /// The newest read that the track is built on; `None` if a clock does not speak for it.
-    read_at: Option<Revision>,
     /// Whether a read has contradicted the track, and nobody was told yet.
     has_lost: bool,
     /// The first of the watches that have been up of this lock without a break; `None` if it is not watched.
     watched_since: Option<WatchNumber>,
     dated_in: Option<WatchNumber>,
-}
-
-/// Which events are sure to have been delivered before those at hand.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Coverage {
-    /// All since the lock was last read: its own range is watched.
-    Lock,
-    /// All since the base of its scope.
-    Scope,
 }
 
 /// What became of events.
@@ -67,17 +51,12 @@ impl Knowledge {
         }
     }
 
-    pub(crate) fn as_of(&self) -> Option<Revision> {
+    fn as_of(&self) -> Option<Revision> {
         self.track.as_ref().map(Track::as_of)
     }
 
     pub(crate) fn is_settled(&self) -> bool {
         self.track.is_some() && self.missed <= self.as_of()
-    }
-
-    /// See [`Published::settled_since`].
-    fn settled_since(&self) -> Option<Revision> {
-        self.read_at.filter(|_| self.is_settled())
     }
 
     /// Whether a read has contradicted what the watch had brought, since the last call.
@@ -90,69 +69,29 @@ impl Knowledge {
     }
 
     pub(crate) fn published(&self, snapshot: Option<Snapshot>) -> Published {
-        Published {
-            snapshot,
-            dated: self.dated,
-            settled_since: self.settled_since(),
-            exists: self.exists,
-            problem: self.problem.clone(),
-            dated_in: self.dated_in,
-            era: self.era,
+        let Knowledge { dated, exists, dated_in, .. } = *self;
+        Published { snapshot, dated, exists, problem: self.problem.clone(), dated_in }
+    }
+
+    /// Notes which watch is up of the lock now, if any is. Returns what held before. Reads from before do not count as watched.
+    pub(crate) fn set_watched(&mut self, number: Option<WatchNumber>) -> Option<WatchNumber> {
+        let before = self.watched_since;
+        self.watched_since = number.map(|number| before.unwrap_or(number));
+        if number.is_none() {
+            self.dated_in = None;
         }
+        before
     }
 
-    /// A watch of that number watches the lock. Whether none did before: then older reads do not count as watched.
-    pub(crate) fn begin_watch(&mut self, number: WatchNumber) -> bool {
-        let begins = self.watched_since.is_none();
-        self.watched_since.get_or_insert(number);
-        begins
-    }
-
-    /// Copies from the scope of the lock since when it is watched.
-    pub(crate) fn set_watched_since(&mut self, since: Option<WatchNumber>) {
-        self.watched_since = since;
-    }
-
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched_since.is_some()
-    }
-
-    /// Nothing watches the lock.
-    pub(crate) fn unwatch(&mut self) {
-        (self.watched_since, self.dated_in) = (None, None);
-    }
-
-    /// The revision up to which the lock is known, by what is known of its scope too.
-    fn reach(&self, clock: Option<&ScopeClock>) -> Option<Revision> {
-        let as_of = self.as_of()?;
-        let covering = clock.filter(|clock| clock.covers(self.era, self.settled_since()));
-        Some(covering.map_or(as_of, |clock| as_of.max(clock.reach)))
-    }
-
-    /// Whether the lock is known up to there, be it on the word of a clock. That is kept then: what is dated by it is
-    /// looked at when the clock may cover the lock no longer.
-    fn knows_through(&mut self, revision: Revision, clock: Option<&ScopeClock>) -> bool {
-        let Some(reach) = self.reach(clock).filter(|reach| revision <= *reach) else {
-            return false;
-        };
-        self.track = self.track.take().map(|track| track.reaching(reach));
-        true
-    }
-
-    /// Whether the tenure that is known has ended, by what a later read or event shows of its key.
-    pub(crate) fn is_ended_by<'s>(
-        &self,
-        lock: &LockSpec,
-        era: Era,
-        shown: impl IntoIterator<Item = &'s KeyValue>,
-    ) -> bool {
+    /// Whether the tenure that is known has ended, by what a later read shows of its key.
+    pub(crate) fn is_ended_by(&self, lock: &LockSpec, era: Era, shown: &[KeyValue]) -> bool {
         let Some(Track::Key(track)) = self.track.as_ref().filter(|_| self.era == era) else {
             return false;
         };
-        shown.into_iter().any(|stored| track.is_ended_by(&lock.write(stored)))
+        shown.iter().any(|stored| track.is_ended_by(&lock.write(stored)))
     }
 
-    /// The same, by later events.
+    /// Whether the tenure that is known has ended, by what later events show.
     pub(crate) fn is_ended_by_events(&self, lock: &LockSpec, era: Era, events: &[Event]) -> bool {
         let track = self.track.as_ref().filter(|_| self.era == era);
         track.is_some_and(|track| events.iter().any(|event| track.is_ended_by(lock, event)))
@@ -160,18 +99,10 @@ impl Knowledge {
 
     /// Applies a quorum read of the whole lock. If writes have to be looked at first that nobody has seen, what is known
     /// stays until [`Knowledge::walked`].
-    pub(crate) fn read(
-        &mut self,
-        lock: &LockSpec,
-        sent: &Sent,
-        revision: Revision,
-        keys: &[KeyValue],
-        clock: Option<&ScopeClock>,
-    ) -> Option<Walk> {
+    pub(crate) fn read(&mut self, lock: &LockSpec, sent: &Sent, revision: Revision, keys: &[KeyValue]) -> Option<Walk> {
         self.enter_era(sent.era);
-        self.forget_if_contradicted(lock, revision, keys, clock);
-        if self.knows_through(revision, clock) {
-            self.read_at = self.read_at.max(Some(revision));
+        self.forget_if_contradicted(lock, revision, keys);
+        if self.as_of() >= Some(revision) {
             self.date(sent);
             return None;
         }
@@ -194,27 +125,16 @@ impl Knowledge {
             }
         };
         self.know(lock, track, keys.first());
-        self.read_at = Some(revision);
         self.date(sent);
-        self.miss_what_a_clock_jumped(clock);
         None
     }
 
     /// Forgets what is known if a read contradicts it that is no newer: an event is missing in it, and what came after the read was built on
     /// that, so it has to be read as well.
-    fn forget_if_contradicted(
-        &mut self,
-        lock: &LockSpec,
-        revision: Revision,
-        keys: &[KeyValue],
-        clock: Option<&ScopeClock>,
-    ) {
-        let Some(reach) = self.reach(clock).filter(|reach| revision <= *reach) else {
+    fn forget_if_contradicted(&mut self, lock: &LockSpec, revision: Revision, keys: &[KeyValue]) {
+        let Some(as_of) = self.as_of().filter(|as_of| revision <= *as_of) else {
             return;
         };
-        if revision == reach {
-            self.track = self.track.take().map(|track| track.reaching(reach));
-        }
         let is_contradicted = match &self.track {
             Some(Track::Key(track)) => {
                 track.is_contradicted_by(revision, keys.first().map(|stored| lock.write(stored)).as_ref())
@@ -223,101 +143,25 @@ impl Knowledge {
             None => false,
         };
         if is_contradicted {
-            (self.track, self.read_at, self.has_lost) = (None, None, true);
-            self.miss(self.era, reach);
+            (self.track, self.has_lost) = (None, true);
+            self.miss(self.era, as_of);
         }
     }
 
     /// Applies what a walk has shown.
-    pub(crate) fn walked(&mut self, sent: &Sent, track: KeyTrack, clock: Option<&ScopeClock>) {
+    pub(crate) fn walked(&mut self, sent: &Sent, track: KeyTrack) {
         self.enter_era(sent.era);
-        if !self.knows_through(track.as_of(), clock) {
-            self.read_at = Some(track.as_of());
+        if self.as_of() < Some(track.as_of()) {
             self.track = Some(Track::Key(track));
             self.exists = true;
             self.problem = None; // Only a write that names an owner is walked back from.
-            self.miss_what_a_clock_jumped(clock);
         }
         self.date(sent);
     }
 
-    /// What is learnt as of a revision that the scope's clock has passed was not part of what the clock was made of.
-    fn miss_what_a_clock_jumped(&mut self, clock: Option<&ScopeClock>) {
-        if let Some(clock) = clock.filter(|clock| clock.era == self.era) {
-            self.missed = self.missed.max(Some(clock.reach));
-        }
-    }
-
-    /// Whether every key of the lock that was created after `since` and up to `through` is among those that a read of the scope at `through`
-    /// has shown. If not, it is gone by then, and this is noted: no clock speaks for the lock before it is read again.
-    ///
-    /// What is known as of a revision up to `since` has no such keys.
-    pub(crate) fn survives<'a>(
-        &mut self,
-        since: Revision,
-        through: Revision,
-        shown: impl Iterator<Item = &'a KeyValue>,
-    ) -> bool {
-        let is_of_then = |created: Revision| since < created && created <= through;
-        let shown: HashMap<&[u8], Revision> = shown.map(|stored| (&*stored.key, stored.created)).collect();
-        let survives = match &self.track {
-            Some(Track::Key(track)) => track
-                .created()
-                .filter(|created| is_of_then(*created))
-                .is_none_or(|created| shown.values().any(|at| *at == created)),
-            Some(Track::Queue(track)) => {
-                let mut of_then = track.contenders().filter(|contender| is_of_then(contender.created));
-                of_then.all(|contender| shown.get(&*contender.key) == Some(&contender.created))
-            }
-            None => true,
-        };
-        if !survives {
-            self.read_at = None;
-            self.miss(self.era, through);
-        }
-        survives
-    }
-
-    /// Applies what a read of the scope has shown of one key of the lock, which exists and was written lately.
-    ///
-    /// Of a `key` lock that is the whole record. Of a queue it is a part: if the watch has not brought it, the queue is read.
-    ///
-    /// A lock is never first learnt from it: events that followed it may have come before the lock was there to be told.
-    pub(crate) fn read_in_scope(
-        &mut self,
-        lock: &LockSpec,
-        sent: &Sent,
-        revision: Revision,
-        stored: &KeyValue,
-        clock: Option<&ScopeClock>,
-    ) -> Applied {
-        self.enter_era(sent.era);
-        match lock.format.layout {
-            Layout::Key if self.track.is_some() => {
-                match self.read(lock, sent, revision, std::slice::from_ref(stored), clock) {
-                    None => Applied::Changed,
-                    Some(_) => self.gap(),
-                }
-            }
-            Layout::Election | Layout::Mutex if self.as_of().is_some_and(|as_of| stored.modified <= as_of) => {
-                Applied::Nothing
-            }
-            Layout::Key | Layout::Election | Layout::Mutex => {
-                self.miss(sent.era, revision);
-                self.gap()
-            }
-        }
-    }
-
-    /// Applies the events of one revision.
-    pub(crate) fn events(
-        &mut self,
-        lock: &LockSpec,
-        era: Era,
-        events: &[Event],
-        coverage: Coverage,
-        clock: Option<&ScopeClock>,
-    ) -> Applied {
+    /// Applies the events of one revision. The watch has brought all that happened after `base`; `None` if it has brought all since
+    /// the lock was last read.
+    pub(crate) fn events(&mut self, lock: &LockSpec, era: Era, events: &[Event], base: Option<Revision>) -> Applied {
         self.enter_era(era);
         let Some(revision) = events.iter().map(Event::revision).max() else {
             return Applied::Nothing;
@@ -326,15 +170,10 @@ impl Knowledge {
             self.miss(era, revision); // A read that is under way may be older than this.
             return Applied::Nothing;
         };
-        // A covered lock was looked at as of the clock's reach. What happened up to there is part of what is known, or
-        // has left no trace: a key that came and went. Applied on its own, its first half would be taken for the present.
-        if self.reach(clock).is_some_and(|reach| revision <= reach) {
+        if revision <= track.as_of() {
             return Applied::Nothing;
         }
-        let follows = match coverage {
-            Coverage::Lock => self.is_settled(),
-            Coverage::Scope => clock.is_some_and(|clock| clock.covers(self.era, self.settled_since())),
-        };
+        let follows = self.is_settled() && base <= Some(track.as_of());
         let next = if follows { track.after(lock, events) } else { None };
         let Some(next) = next else {
             self.miss(era, revision);
@@ -359,14 +198,66 @@ impl Knowledge {
         self.missed = self.missed.max(Some(revision));
     }
 
-    /// A lock that was never read is being read anyway.
-    fn gap(&self) -> Applied {
-        if self.track.is_some() { Applied::Gap } else { Applied::Nothing }
-    }
-
     /// Dates what is known by a read that it is at least as new as.
     fn date(&mut self, sent: &Sent) {
         self.dated = self.dated.max(Some(sent.at));
         self.dated_in = self.dated_in.max(sent.watch_since(self.watched_since));
     }
+}
+
+/// What reads and events of a lock have come to.
+#[derive(Debug)]
+enum Track {
+    Key(KeyTrack),
+    Queue(QueueTrack),
+}
+
+impl Track {
+    fn as_of(&self) -> Revision {
+        match self {
+            Track::Key(track) => track.as_of(),
+            Track::Queue(track) => track.as_of(),
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        match self {
+            Track::Key(track) => track.snapshot(),
+            Track::Queue(track) => track.snapshot(),
+        }
+    }
+
+    /// Whether a later event shows that the tenure that is known has ended, whatever has happened in between.
+    fn is_ended_by(&self, lock: &LockSpec, event: &Event) -> bool {
+        match (self, event) {
+            (Track::Key(track), Event::Put(stored)) => track.is_ended_by(&lock.write(stored)),
+            (Track::Key(track), Event::Delete { revision, .. }) => track.is_ended_by_deletion(*revision),
+            (Track::Queue(track), event) => track.is_ended_by(&queue_event(event)),
+        }
+    }
+
+    /// The same after events that follow it; `None` if something before them is missing all the same.
+    fn after(&self, lock: &LockSpec, events: &[Event]) -> Option<Track> {
+        match self {
+            Track::Key(track) => key_events(lock, track, events).map(Track::Key),
+            Track::Queue(track) => queue_events(track, events).map(Track::Queue),
+        }
+    }
+}
+
+fn key_events(lock: &LockSpec, known: &KeyTrack, events: &[Event]) -> Option<KeyTrack> {
+    let mut known = known.clone();
+    for event in events {
+        known = match known.event(lock.key_event(event)) {
+            Step::Ignored => known,
+            Step::Next(next) => next,
+            Step::Gap => return None,
+        };
+    }
+    Some(known)
+}
+
+fn queue_events(known: &QueueTrack, events: &[Event]) -> Option<QueueTrack> {
+    let next = known.events(events.iter().map(queue_event)).ok()?;
+    Some(next.unwrap_or_else(|| known.clone()))
 }

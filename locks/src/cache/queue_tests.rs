@@ -104,7 +104,7 @@ fn whoever_leaves_after_it_was_told_of_its_turn_passes_it_on() {
 }
 
 #[test]
-fn who_stands_aside_is_passed_and_comes_back_before_all_who_came_later() {
+fn place_aside_is_passed_and_comes_back_before_later_ones() {
     let queue = Queue::default();
     let bell = Bell::new();
     let [first, second, third] = [(); 3].map(|()| joined(&queue));
@@ -127,7 +127,7 @@ fn who_stands_aside_is_passed_and_comes_back_before_all_who_came_later() {
 }
 
 #[test]
-fn newcomers_queue_behind_those_that_were_held_up_and_behind_nobody_else() {
+fn newcomers_queue_only_behind_those_held_up() {
     let queue = Queue::default();
     let bell = Bell::new();
     let mut held_up = queue.join();

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fencepost_policy::{Contender, Content, KeyEvent, Layout, LockKey, Owner, QueueEvent, QueueTrack, Write};
 use serde::Deserializer;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde_json::error::Category;
 
 use super::cache_view::Problem;
 use crate::store::{Event, KeyRange, KeyValue};
@@ -53,15 +54,19 @@ fn owner_in(value: &[u8], field: &str) -> Result<String, String> {
     // The reader below does not look into what it passes over.
     let text = std::str::from_utf8(value).map_err(|_| "is not UTF-8, as JSON has to be".to_owned())?;
     let mut json = serde_json::Deserializer::from_str(text);
-    let found = FieldOf(field).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
-    let found = found.map_err(|error| format!("is not JSON (line {}, column {})", error.line(), error.column()))?;
+    let found = json.deserialize_map(FieldOf(field)).and_then(|found| json.end().map(|()| found));
+    let found = found.map_err(|error| match error.classify() {
+        Category::Data => "is JSON, but not an object".to_owned(),
+        Category::Io | Category::Syntax | Category::Eof => {
+            format!("is not JSON (line {}, column {})", error.line(), error.column())
+        }
+    })?;
     match found {
         Found::Once(serde_json::Value::String(owner)) => Ok(owner),
         Found::Once(_) => Err(format!("has a field {field:?} that is not a string")),
         Found::Missing => Err(format!("is a JSON object without the field {field:?}")),
         // Readers of JSON disagree on which of them counts (RFC 8259, section 4).
         Found::Twice => Err(format!("is a JSON object that names the field {field:?} twice")),
-        Found::NoObject => Err("is JSON, but not an object".to_owned()),
     }
 }
 
@@ -69,25 +74,16 @@ fn owner_in(value: &[u8], field: &str) -> Result<String, String> {
 struct FieldOf<'f>(&'f str);
 
 enum Found {
-    NoObject,
     Missing,
     Once(serde_json::Value),
     Twice,
-}
-
-impl<'de> DeserializeSeed<'de> for FieldOf<'_> {
-    type Value = Found;
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Found, D::Error> {
-        json.deserialize_any(self)
-    }
 }
 
 impl<'de> Visitor<'de> for FieldOf<'_> {
     type Value = Found;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
+        f.write_str("a JSON object")
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<Found, M::Error> {
@@ -101,35 +97,6 @@ impl<'de> Visitor<'de> for FieldOf<'_> {
             }
         }
         Ok(found)
-    }
-
-    fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<Found, S::Error> {
-        while elements.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Found::NoObject)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Found, E> {
-        Ok(Found::NoObject)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Found, E> {
-        Ok(Found::NoObject)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Found, E> {
-        Ok(Found::NoObject)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Found, E> {
-        Ok(Found::NoObject)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Found, E> {
-        Ok(Found::NoObject)
-    }
-
-    fn visit_unit<E>(self) -> Result<Found, E> {
-        Ok(Found::NoObject)
     }
 }
 
@@ -246,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn with_an_owner_field_only_a_json_object_with_that_text_is_a_record() {
+    fn owner_field_takes_only_a_json_object_with_that_text() {
         let field = Some("owner");
         check(field, r#"{"owner":"a","ttl":3}"#, owner("a"));
         check(field, r#"{"owner":"none"}"#, Ok(Content::Free));

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use fencepost_policy::{LockKey, Revision};
-use tokio::sync::mpsc;
 
-use super::common::{Command, Common, GateMemory};
+use super::common::{Common, GateMemory, Inbox};
 use super::identity::StoreIdentity;
 use super::kept::KeptLocks;
 use super::scope::Scope;
@@ -57,12 +56,12 @@ impl Default for SourceOptions {
     }
 }
 
-/// The locks that are not found by a template, apart by how they are read. One that may not be read would keep the others from being.
-pub(crate) struct ToRead {
+/// The locks that are not found by a template, apart by whether they may be read, as far as is known. One that may not be would keep
+/// the others from being read.
+pub(crate) struct StaticToRead {
     /// Those that are read all at once.
     pub(crate) together: Vec<Arc<TrackedLock>>,
-    /// Those that may not be read, as far as is known: each is asked for by itself, since it may come to be permitted. What nothing but a
-    /// request names any more is left out of these.
+    /// Each is read by itself, since it may come to be permitted. What nothing but a request names any more is left out of these.
     pub(crate) alone: Vec<Arc<TrackedLock>>,
 }
 
@@ -90,15 +89,14 @@ pub(crate) struct StaticLocks {
 }
 
 impl Shared {
-    pub(crate) fn new(name: &str, options: SourceOptions) -> (Arc<Shared>, mpsc::UnboundedReceiver<Command>) {
-        let (sender, commands) = mpsc::unbounded_channel();
+    pub(crate) fn new(name: &str, options: SourceOptions) -> (Arc<Shared>, Inbox) {
         let trust = match &options.past {
             Some(past) => Trust::after(past),
             None => Trust::new(options.highest_seen)
                 .in_store(options.store_seen.clone())
                 .distrusting(options.distrusted_through),
         };
-        let common = Common::new(name, trust, options.period, options.memory.clone(), sender);
+        let (common, inbox) = Common::new(name, trust, options.period, options.memory.clone());
         let shared = Shared {
             common: Arc::new(common),
             kept: KeptLocks::new(options.tracked_locks_max),
@@ -108,7 +106,7 @@ impl Shared {
             has_started: AtomicBool::new(false),
             members: Mutex::default(),
         };
-        (Arc::new(shared), commands)
+        (Arc::new(shared), inbox)
     }
 
     /// See [`LockSource::has_started`](super::source::LockSource::has_started).
@@ -122,8 +120,8 @@ impl Shared {
         }
         let health = self.common.health();
         let scope_has = |scope: &Arc<Scope>| scope.was_watched() || health.denies_scope(scope.range());
-        let has_answered = scopes.is_empty() || health.answered.is_some();
-        let has_started = has_answered && scopes.iter().all(scope_has) && locks.iter().all(|lock| lock.was_watched());
+        let has_started =
+            health.answered.is_some() && scopes.iter().all(scope_has) && locks.iter().all(|lock| lock.was_watched());
         self.has_started.fetch_or(has_started, Ordering::Relaxed);
         has_started
     }
@@ -145,21 +143,21 @@ impl Shared {
     }
 
     /// The locks that are read whole, and how.
-    pub(crate) fn static_locks(&self) -> ToRead {
+    pub(crate) fn static_locks(&self) -> StaticToRead {
         let locks = self.read_locks();
         let denied = self.common.health().denied.clone();
         if denied.is_empty() {
-            return ToRead { together: locks, alone: Vec::new() };
+            return StaticToRead { together: locks, alone: Vec::new() };
         }
         let (alone, together): (Vec<_>, Vec<_>) = locks.into_iter().partition(|lock| denied.contains(lock.range()));
         let tracked = lock_list(&self.static_locks);
         let is_named = |lock: &Arc<TrackedLock>| tracked.named.contains_key(lock.key());
-        ToRead { together, alone: alone.into_iter().filter(is_named).collect() }
+        StaticToRead { together, alone: alone.into_iter().filter(is_named).collect() }
     }
 
     /// Whether any lock has to be read from the store.
     pub(crate) fn is_read_from(&self) -> bool {
-        let ToRead { together, alone } = self.static_locks();
+        let StaticToRead { together, alone } = self.static_locks();
         !together.is_empty() || !alone.is_empty() || !self.scopes().is_empty()
     }
 

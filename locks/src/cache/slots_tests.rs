@@ -1,7 +1,7 @@
 use super::slots::{Slots, Ticket, Unconfirmed};
 
 #[test]
-fn whoever_asks_while_a_read_runs_is_served_by_the_next_and_all_of_them_by_one() {
+fn asking_while_a_read_runs_is_served_by_the_next() {
     let slots = Slots::new();
     let (first, start) = slots.ask();
     assert!(start);
@@ -19,7 +19,7 @@ fn whoever_asks_while_a_read_runs_is_served_by_the_next_and_all_of_them_by_one()
 }
 
 #[test]
-fn whoever_joins_takes_a_read_that_runs_already() {
+fn joining_takes_a_read_that_runs_already() {
     let slots = Slots::new();
     let (first, _) = slots.ask();
     slots.begin();

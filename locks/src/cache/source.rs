@@ -72,11 +72,11 @@ impl LockSource {
         options: SourceOptions,
         make_store: impl FnOnce() -> S + Send + 'static,
     ) -> Result<LockSource, SpawnError> {
-        let (shared, commands) = Shared::new(name, options);
+        let (shared, inbox) = Shared::new(name, options);
         let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = move || {
-            LocalSet::new().block_on(&runtime, async { Driver::new(shared, make_store(), commands).await });
+            LocalSet::new().block_on(&runtime, async { Driver::new(shared, make_store(), inbox).await });
         };
         std::thread::Builder::new().name(format!("locks-{name}")).spawn(run)?;
         Ok(source)
@@ -84,9 +84,9 @@ impl LockSource {
 
     /// The same source, to be driven by the caller: it works while the driver is polled, within any tokio runtime.
     pub fn build<S: LockStore>(name: &str, options: SourceOptions, store: S) -> (LockSource, Driver) {
-        let (shared, commands) = Shared::new(name, options);
+        let (shared, inbox) = Shared::new(name, options);
         let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
-        (source, Driver::new(shared, store, commands))
+        (source, Driver::new(shared, store, inbox))
     }
 
     /// Its name.
@@ -114,18 +114,17 @@ impl LockSource {
         let lock = common.registry.find_or_make(spec, |spec| TrackedLock::new(spec, None, Arc::clone(common)))?;
         let mut tracked = lock_list(&self.0.shared.static_locks);
         tracked.named.insert(lock.key().clone(), Arc::clone(&lock));
-        // One that a request has brought before it was named is kept fresh by its scope.
         let is_this = |other: &Weak<TrackedLock>| other.as_ptr() == Arc::as_ptr(&lock);
-        let is_read = lock.is_templated() || tracked.read.get(lock.key()).is_some_and(is_this);
+        let is_read = tracked.read.get(lock.key()).is_some_and(is_this);
         if !is_read {
             tracked.read.insert(lock.key().clone(), Arc::downgrade(&lock));
-            common.statics_changed.notify_one();
+            common.read_now.notify_one();
         }
         Ok(lock)
     }
 
-    /// Names all that is tracked from now on. Whatever else there is stays as it is for those who hold it, and is
-    /// forgotten after them, with its gate's floor: nothing of it is at the worker then.
+    /// Names all that is tracked from now on. Every other lock stays as it is while somebody holds it. It is forgotten after that,
+    /// with its gate's floor: nothing of it is at the worker then.
     pub fn keep(&self, named: &[Arc<TrackedLock>], templates: &[TemplatedLocks]) {
         let shared = &self.0.shared;
         let named = named.iter().map(|lock| (lock.key().clone(), Arc::clone(lock))).collect();
@@ -133,7 +132,10 @@ impl LockSource {
         let before = std::mem::replace(&mut tracked.named, named);
         drop(tracked);
         drop(before); // A lock's end looks for it in the registry.
-        shared.kept.keep_only(templates.iter().map(TemplatedLocks::spec));
+        for scope in shared.scopes() {
+            scope.set_kept(templates.iter().any(|template| Arc::ptr_eq(template.scope(), &scope)));
+        }
+        shared.kept.drop_unnamed();
     }
 
     /// The locks of a template, whose keys come with the requests. The same template always has the same locks.
@@ -146,7 +148,7 @@ impl LockSource {
         let scope = found.unwrap_or_else(|| {
             let scope = Arc::new(Scope::new(&spec.prefix, spec.format.clone()));
             of_prefix.push(Arc::downgrade(&scope));
-            self.common().send(Command::Begin(Arc::clone(&scope)));
+            self.common().read_now.notify_one();
             scope
         });
         drop(scopes);
@@ -188,7 +190,7 @@ impl LockSource {
 
     /// Has the members asked once more how they are: there may be others.
     pub fn ask_members(&self) {
-        self.common().send(Command::AskMembers);
+        self.common().members_due.notify_one();
     }
 
     /// Reads everything that often from now on: a fifth of the smallest `max_age`.

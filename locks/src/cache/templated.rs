@@ -36,6 +36,9 @@ pub enum LoadError {
 /// How many locks may wait to be read for the first time, beside static ones and those that are kept no more, yet held.
 const UNREAD_MAX: usize = 20_000;
 
+/// After how many periods a request has its lock read again, without waiting for that. News that is five periods old admits nobody.
+const REFRESH_AFTER: u32 = 2;
+
 /// The locks of one template.
 #[derive(Clone)]
 pub struct TemplatedLocks {
@@ -56,7 +59,11 @@ impl TemplatedLocks {
         if !lock.is_known() || !self.names(&lock) {
             return None;
         }
-        self.shared.kept.keep(&lock);
+        self.shared.kept.keep(&lock, &self.scope);
+        if lock.is_templated() {
+            // Its next requests need not wait for a read then.
+            lock.want_news(self.shared.common.period() * REFRESH_AFTER);
+        }
         Some(lock)
     }
 
@@ -82,9 +89,9 @@ impl TemplatedLocks {
         }
         let name = LockKey::new(key)?;
         let common = &self.shared.common;
-        let full = common.unknown.is_full() || self.unread() > UNREAD_MAX;
+        let full = common.is_overloaded() || self.unread() > UNREAD_MAX;
         if full && common.registry.find(key).is_none() {
-            common.refuse_unknown();
+            common.note_refusal();
             return Err(LoadError::Overloaded);
         }
         let lock = self.find_or_make(name)?;
@@ -93,7 +100,7 @@ impl TemplatedLocks {
             Err(Unconfirmed::Overloaded) => return Err(LoadError::Overloaded),
             Err(unread) => return Err(LoadError::Unread(unread)),
         }
-        self.shared.kept.keep(&lock);
+        self.shared.kept.keep(&lock, &self.scope);
         Ok(lock)
     }
 
@@ -110,14 +117,13 @@ impl TemplatedLocks {
         shared.common.registry.len().saturating_sub(shared.kept.len()).saturating_sub(shared.read_whole())
     }
 
-    /// Whether the lock is one of this template's, and kept fresh for it. Whatever else is tracked is not, whoever asks for it here; nor
-    /// is a lock of another template that has the same key, since its record is read in one way only.
-    pub(crate) fn names(&self, lock: &TrackedLock) -> bool {
+    /// Whether the lock is one of this template's, and read as that says.
+    fn names(&self, lock: &TrackedLock) -> bool {
         self.spec.names(lock.spec())
     }
 
-    pub(crate) fn spec(&self) -> &TemplateSpec {
-        &self.spec
+    pub(crate) fn scope(&self) -> &Arc<Scope> {
+        &self.scope
     }
 }
 

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenure_is_told_of_when_it_begins_and_when_it_ends_and_not_when_it_is_renewed() {
+    fn tenure_is_told_at_its_beginning_and_end_only() {
         let known = [tenure("a", 1, 1), tenure("a", 1, 4), None, None, tenure("b", 6, 6), tenure("a", 7, 7)];
         let expected = [
             (None, tenure("a", 1, 1), true),

@@ -10,9 +10,9 @@ use std::time::Duration;
 use fencepost_policy::{Gate, KeyTrack, Layout, LockKey, Revision, Snapshot, Walk};
 use tokio::time::{Instant, sleep_until};
 
-use super::cache_view::{CacheView, Published, ScopeClock};
-use super::common::{Command, Common};
-use super::knowledge::{Applied, Coverage, Knowledge};
+use super::cache_view::{CacheView, Published};
+use super::common::Common;
+use super::knowledge::{Applied, Knowledge};
 use super::queue::Queue;
 use super::record::{LockSpec, RecordFormat};
 use super::registry::Registered;
@@ -25,12 +25,8 @@ use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard, Notify};
 
 /// A lock: what is known of it, and its gate. One per lock key and source.
 ///
-/// Whoever has a request at the worker holds this: a lock that somebody holds is never forgotten, nor doubled.
-///
-/// What every request looks at comes first, in a run of four cache lines, the gate's in the last two: among 100,000 locks each of them has
-/// to be fetched from memory. That saves 0.14 µs of the 0.9 that it takes then.
+/// A request at the worker holds this: a lock that is held is never forgotten, nor doubled.
 #[derive(Debug)]
-#[repr(C)]
 pub struct TrackedLock {
     published: ArcSwap<Published>,
     scope: Option<Arc<Scope>>,
@@ -45,7 +41,6 @@ pub struct TrackedLock {
 
 /// What changes in one step with the gate: nobody judges by news that the gate has not learnt.
 #[derive(Debug, Default)]
-#[repr(C)]
 struct Inner {
     gate: Gate,
     knowledge: Knowledge,
@@ -59,27 +54,16 @@ impl Inner {
         self.told.tell(spec, snapshot, &common.tenures);
     }
 
-    /// Once it is known that a tenure has ended, nothing of it goes out, though it may take a look at many writes to know who
-    /// holds the lock now, and since when.
-    fn end_tenure_if_shown<'s>(&mut self, spec: &LockSpec, era: Era, shown: impl IntoIterator<Item = &'s KeyValue>) {
-        if self.knowledge.is_ended_by(spec, era, shown) {
-            self.gate.end_present();
-        }
-    }
-
-    /// The same, by what a watch tells.
-    fn end_tenure_if_told(&mut self, spec: &LockSpec, era: Era, events: &[Event]) {
-        if self.knowledge.is_ended_by_events(spec, era, events) {
+    /// Closes the gate to the present tenure if it is known to have ended. It may take many reads to know who holds the lock now,
+    /// and since when.
+    fn end_tenure_if(&mut self, has_ended: bool) {
+        if has_ended {
             self.gate.end_present();
         }
     }
 }
 
 impl TrackedLock {
-    /// How many bytes come before its gate and the mutex around it.
-    #[cfg(test)]
-    pub(crate) const BEFORE_GATE: usize = std::mem::offset_of!(TrackedLock, inner);
-
     pub(crate) fn new(spec: LockSpec, scope: Option<Arc<Scope>>, common: Arc<Common>) -> TrackedLock {
         let gate = common.new_gate(&spec.key, spec.format.layout);
         TrackedLock {
@@ -118,8 +102,7 @@ impl TrackedLock {
     /// One look at what is known of it. Allocates nothing and waits for nobody.
     pub fn view(&self) -> CacheView {
         let glance = self.common.trust.glance();
-        let clock = self.scope.as_ref().map(|scope| scope.clock());
-        CacheView::new(glance, clock, self.published())
+        CacheView::new(glance, self.published())
     }
 
     /// Waits until something is known that was read after `arrived`, by asking the store if need be.
@@ -221,25 +204,10 @@ impl TrackedLock {
         self.published().dated_in.is_some()
     }
 
-    /// Takes note whether a watch of that number watches this lock, which no scope does. Whether none did before.
+    /// Notes which watch is up of this lock now, if any is. Returns whether none was before.
     pub(crate) fn set_watched(&self, number: Option<WatchNumber>) -> bool {
-        let mut inner = self.inner();
-        match number {
-            Some(number) => inner.knowledge.begin_watch(number),
-            None => {
-                let is_watched = inner.knowledge.is_watched();
-                drop(inner);
-                if is_watched {
-                    self.unwatch();
-                }
-                false
-            }
-        }
-    }
-
-    /// Nothing watches it: what is known admits nobody unless it is confirmed.
-    pub(crate) fn unwatch(&self) {
-        self.learn(|inner, _| inner.knowledge.unwatch());
+        let before = self.learn(|inner| inner.knowledge.set_watched(number));
+        before.is_none() && number.is_some()
     }
 
     /// Whether the store has a record of it.
@@ -256,15 +224,22 @@ impl TrackedLock {
         self.inner().knowledge.is_settled()
     }
 
-    /// Has it read, soon, without waiting for that, if what is known of it is as old as `max_age`. However many want that, one read of a lock
-    /// is under way at a time.
+    /// Has it read, soon, without waiting for that, if what is known of it is as old as `max_age`. One read of a lock is under way
+    /// at a time, however many ask.
     ///
-    /// Whoever goes on by news of it asks for this while they are too old: what dates all locks of a template does not speak for one that
-    /// was read before it began to. Young news that nobody believes get no better by being asked for again.
+    /// Young news that nobody believes gets no better by another read.
     pub fn want_news(&self, max_age: Duration) {
         if self.view().age(Instant::now()).is_none_or(|age| age >= max_age) {
-            self.want_read();
+            self.set_on(self.slots.join());
         }
+    }
+
+    /// For how long what is under way may go on by what is known, until it looks again; `None` if that is as old as `max_age`, or is not
+    /// believed. Has the lock read in time.
+    pub fn good_for(&self, max_age: Duration, now: Instant) -> Option<Duration> {
+        self.want_news(max_age / 2);
+        let left = self.view().good_for(max_age, now)?;
+        Some(left.min((left / 2).max(max_age / 10)))
     }
 
     /// Has it read, soon, without waiting for that.
@@ -272,56 +247,40 @@ impl TrackedLock {
         self.set_on(self.slots.ask());
     }
 
-    /// Sets a task on the slots, if there is none.
+    /// Has the driver serve the slots, unless it does already.
     fn set_on(&self, (ticket, start): (Ticket, bool)) -> Ticket {
         if start && let Some(lock) = self.common.registry.find(self.key().as_str()) {
-            self.common.send(Command::Read(lock));
+            self.common.queue_read(lock);
         }
         ticket
     }
 
     /// Applies a quorum read of the whole lock. If it returns a walk, that has to be gone before the read is of use.
     pub(crate) fn read(&self, sent: &Sent, revision: Revision, keys: &[KeyValue]) -> Option<Walk> {
-        self.learn(|inner, clock| {
-            inner.end_tenure_if_shown(&self.spec, sent.era, keys);
-            inner.knowledge.read(&self.spec, sent, revision, keys, clock)
+        self.learn(|inner| {
+            inner.end_tenure_if(inner.knowledge.is_ended_by(&self.spec, sent.era, keys));
+            inner.knowledge.read(&self.spec, sent, revision, keys)
         })
     }
 
     /// Applies what a walk has shown.
     pub(crate) fn walked(&self, sent: &Sent, track: KeyTrack) {
-        self.learn(|inner, clock| inner.knowledge.walked(sent, track, clock));
+        self.learn(|inner| inner.knowledge.walked(sent, track));
     }
 
-    pub(crate) fn read_in_scope(&self, sent: &Sent, revision: Revision, stored: &KeyValue) -> Applied {
-        self.learn(|inner, clock| {
-            inner.end_tenure_if_shown(&self.spec, sent.era, [stored]);
-            inner.knowledge.read_in_scope(&self.spec, sent, revision, stored, clock)
-        })
-    }
-
-    /// See [`Knowledge::survives`].
-    pub(crate) fn survives<'a>(
-        &self,
-        since: Revision,
-        through: Revision,
-        shown: impl Iterator<Item = &'a KeyValue>,
-    ) -> bool {
-        self.learn(|inner, _| inner.knowledge.survives(since, through, shown))
-    }
-
-    /// The revision it was last learnt for by itself.
+    /// The revision as of which it is known.
     pub(crate) fn as_of(&self) -> Option<Revision> {
         self.published().snapshot.as_ref().map(|snapshot| snapshot.as_of)
     }
 
     /// Applies events of a watch, in order; all of one revision are in here together.
-    pub(crate) fn events(&self, era: Era, events: &[Event], coverage: Coverage) -> Applied {
-        self.learn(|inner, clock| {
+    pub(crate) fn events(&self, era: Era, events: &[Event]) -> Applied {
+        let base = self.scope.as_ref().map(|scope| scope.base().unwrap_or(Revision::MAX));
+        self.learn(|inner| {
             let mut applied = Applied::Nothing;
             for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
-                inner.end_tenure_if_told(&self.spec, era, events);
-                match inner.knowledge.events(&self.spec, era, events, coverage, clock) {
+                inner.end_tenure_if(inner.knowledge.is_ended_by_events(&self.spec, era, events));
+                match inner.knowledge.events(&self.spec, era, events, base) {
                     Applied::Nothing => {}
                     Applied::Changed => {
                         applied = Applied::Changed;
@@ -342,7 +301,7 @@ impl TrackedLock {
 
     /// Forgets what was learnt in earlier eras; the floor only if the operator said so.
     pub(crate) fn begin_era(&self, era: Era, forget_floor: bool) {
-        self.learn(|inner, _| {
+        self.learn(|inner| {
             inner.knowledge.enter_era(era);
             if forget_floor {
                 inner.gate.forget_floor();
@@ -351,33 +310,32 @@ impl TrackedLock {
     }
 
     /// Changes what is known. The gate learns of it before anyone judges by it.
-    fn learn<T>(&self, change: impl FnOnce(&mut Inner, Option<&ScopeClock>) -> T) -> T {
-        let clock = self.scope.as_ref().map(|scope| scope.clock());
+    fn learn<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.inner();
         if let Some(scope) = &self.scope {
-            inner.knowledge.set_watched_since(scope.watched_since());
+            inner.knowledge.set_watched(scope.watched_since());
         }
-        let result = change(&mut inner, clock.as_ref().and_then(|clock| clock.as_deref()));
+        let result = change(&mut inner);
         let snapshot = inner.knowledge.snapshot();
         if let Some(snapshot) = &snapshot {
             inner.teach(&self.spec, &self.common, snapshot);
         }
-        let published = inner.knowledge.published(snapshot);
-        let before = self.published.swap(Arc::new(published));
-        let problem = self.published().problem.clone();
+        let published = Arc::new(inner.knowledge.published(snapshot));
+        let before = self.published.swap(Arc::clone(&published));
         let has_lost = inner.knowledge.take_loss();
         drop(inner);
-        if let Some(problem) = problem.filter(|problem| before.problem.as_ref() != Some(problem)) {
+        if let Some(problem) = published.problem.as_ref().filter(|problem| before.problem.as_ref() != Some(problem)) {
             tracing::warn!(source = %self.common.name, lock = %self.spec.key, "{problem}");
         }
         if has_lost {
-            let clock = clock.as_ref().and_then(|clock| clock.as_deref());
-            self.tell_of_loss(clock.is_some_and(|clock| clock.covers(before.era, before.settled_since)));
+            tracing::warn!(
+                source = %self.common.name,
+                lock = %self.spec.key,
+                "a read contradicts what was known: the lock store has lost an event (etcd before 3.4.36 and 3.5.18 is known to), or was \
+                 restored from a backup; the read counts"
+            );
         }
-        if let Some(scope) = &self.scope {
-            scope.note(&self.common.registry, &self.spec.key);
-        }
-        if before.snapshot.is_none() && self.is_known() && !self.is_templated() {
+        if before.snapshot.is_none() && published.snapshot.is_some() && !self.is_templated() {
             self.common.watched_changed.notify_one(); // From now on it can be watched.
         }
         self.gate_changes.notify_waiters();
@@ -385,19 +343,7 @@ impl TrackedLock {
         result
     }
 
-    /// The watch has lost something of this lock. If that was covered by the scope's clock, others may be that lost something, too; a window
-    /// that was begun since says nothing of those, and is not forgotten once for each.
-    fn tell_of_loss(&self, was_covered: bool) {
-        tracing::warn!(
-            source = %self.common.name,
-            lock = %self.spec.key,
-            "a read contradicts what was known: the lock store has lost an event (etcd before 3.4.36 and 3.5.18 is known to), or was restored \
-             from a backup; the read counts"
-        );
-        self.scope.iter().filter(|_| was_covered).for_each(|scope| scope.forget());
-    }
-
-    /// What is known of it by itself, whatever is known of its scope.
+    /// What is known of it.
     pub(crate) fn published(&self) -> Guard<Arc<Published>> {
         self.published.load()
     }

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use super::identity::{Identity, StoreIdentity};
 use crate::store::Answerer;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{ArcSwap, Mutex, MutexGuard};
 
 /// How many reads in a row may be behind before the store counts as regressed.
 const BEHIND_MAX: u32 = 3;
@@ -56,10 +56,6 @@ pub(crate) struct Glance {
     pub(crate) distrusted_through: Option<Revision>,
     pub(crate) watch: WatchState,
 }
-
-/// How [`Glance`] lies in one word, beside the number of [`WatchState::Up`].
-const READS_FAIL: u64 = 1 << 32;
-const IS_DISTRUSTED: u64 = 1 << 33;
 
 /// What was known of the store when a read was sent.
 #[derive(Debug, Clone, Copy)]
@@ -102,10 +98,8 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(crate) struct Trust {
     state: Mutex<State>,
-    /// A [`Glance`], beside the state so that judging takes no lock. The revision is in a word of its own, which is loaded only if it counts.
-    glance: AtomicU64,
-    /// 0: nothing is distrusted.
-    distrusted_through: AtomicU64,
+    /// Beside the state, so that judging takes no lock.
+    glance: ArcSwap<Glance>,
 }
 
 #[derive(Debug, Clone)]
@@ -126,6 +120,8 @@ struct State {
     anomalies: u64,
     /// Nothing is read or watched for knowledge until a new era begins.
     suspended: bool,
+    /// The revision up to which nothing is believed, if the store went back.
+    distrusted_through: Option<Revision>,
 }
 
 /// What a source has learnt of its store: how far it had come, and whether it went back. It keeps neither the source going nor
@@ -170,8 +166,7 @@ impl StorePast {
 impl Trust {
     /// `highest_seen`: what an earlier process had seen.
     pub(crate) fn new(highest_seen: Option<Revision>) -> Trust {
-        let max_seen = highest_seen.map_or(0, Revision::get);
-        Trust::from(State::new(max_seen), 0)
+        Trust::from(State::new(highest_seen.map_or(0, Revision::get)))
     }
 
     /// The same where an earlier process knew which store it saw.
@@ -185,7 +180,7 @@ impl Trust {
     pub(crate) fn distrusting(self, through: Option<Revision>) -> Trust {
         if let Some(through) = through {
             self.saw(through);
-            self.distrust(&self.state(), through.get());
+            self.distrust(&mut self.state(), Some(through));
         }
         self
     }
@@ -194,15 +189,13 @@ impl Trust {
     /// here: nobody has been admitted by it.
     pub(crate) fn after(past: &StorePast) -> Trust {
         let state = past.0.state();
-        let distrusted_through = past.0.distrusted_through.load(Ordering::SeqCst);
         // Nothing of this source has been watched, so nothing is lost yet.
         let unwatched = State { up_since: None, losses: 0, reads_fail: false, ..state.clone() };
-        Trust::from(State { anomalies: 0, ..unwatched }, distrusted_through)
+        Trust::from(State { anomalies: 0, ..unwatched })
     }
 
-    fn from(state: State, distrusted_through: u64) -> Trust {
-        let glance = AtomicU64::new(state.word(distrusted_through));
-        Trust { state: Mutex::new(state), glance, distrusted_through: AtomicU64::new(distrusted_through) }
+    fn from(state: State) -> Trust {
+        Trust { glance: ArcSwap::new(Arc::new(state.glance())), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -269,7 +262,8 @@ impl Trust {
         {
             state.identity = Identity::default();
             state.identity.note(&by);
-            self.distrust(&state, state.max_seen);
+            let through = Revision::new(state.max_seen);
+            self.distrust(&mut state, through);
             return Standing::AnotherCluster { found: by.cluster, seen };
         }
         let is_behind = revision.get() < sent.max_seen;
@@ -292,7 +286,8 @@ impl Trust {
             return Standing::Behind;
         }
         state.suspended = true;
-        self.distrust(&state, state.max_seen); // It only rises: what is distrusted was seen.
+        let through = Revision::new(state.max_seen);
+        self.distrust(&mut state, through);
         Standing::Regressed
     }
 
@@ -306,35 +301,27 @@ impl Trust {
     pub(crate) fn accept(&self, forget: impl FnOnce()) {
         self.state().begin_era(0);
         forget();
-        self.distrust(&self.state(), 0);
+        self.distrust(&mut self.state(), None);
     }
 
-    /// Stores the revision before the word that says whether it counts, so that a reader of the word sees the revision.
-    fn distrust(&self, state: &State, through: u64) {
-        self.distrusted_through.store(through, Ordering::SeqCst);
+    /// Believes nothing up to there.
+    fn distrust(&self, state: &mut State, through: Option<Revision>) {
+        state.distrusted_through = through;
         self.show(state);
     }
 
     fn show(&self, state: &State) {
-        self.glance.store(state.word(self.distrusted_through.load(Ordering::SeqCst)), Ordering::SeqCst);
+        self.glance.swap(Arc::new(state.glance()));
     }
 
     /// What a judgement needs.
     pub(crate) fn glance(&self) -> Glance {
-        let word = self.glance.load(Ordering::SeqCst);
-        let is_distrusted = word & IS_DISTRUSTED != 0;
-        #[expect(clippy::cast_possible_truncation, reason = "the number is in the lower half")]
-        let watch = match WatchNumber::new(word as u32) {
-            Some(since) => WatchState::Up { since },
-            None if word & READS_FAIL != 0 => WatchState::DownReadsFail,
-            None => WatchState::Down,
-        };
-        Glance { distrusted_through: if is_distrusted { self.distrusted_through() } else { None }, watch }
+        **self.glance.load()
     }
 
     /// The revision up to which nothing is believed, if the store went back.
     pub(crate) fn distrusted_through(&self) -> Option<Revision> {
-        Revision::new(self.distrusted_through.load(Ordering::SeqCst))
+        self.state().distrusted_through
     }
 
     pub(crate) fn era(&self) -> Era {
@@ -375,6 +362,7 @@ impl State {
             behind: 0,
             anomalies: 0,
             suspended: false,
+            distrusted_through: None,
         }
     }
 
@@ -388,9 +376,12 @@ impl State {
         self.up_since.and(WatchNumber::new(self.watches))
     }
 
-    fn word(&self, distrusted_through: u64) -> u64 {
-        let flag = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
-        let since = self.up_since.map_or(0, |since| u64::from(since.get()));
-        since | flag(self.reads_fail, READS_FAIL) | flag(distrusted_through > 0, IS_DISTRUSTED)
+    fn glance(&self) -> Glance {
+        let watch = match self.up_since {
+            Some(since) => WatchState::Up { since },
+            None if self.reads_fail => WatchState::DownReadsFail,
+            None => WatchState::Down,
+        };
+        Glance { distrusted_through: self.distrusted_through, watch }
     }
 }

@@ -17,7 +17,7 @@ fn read(trust: &Trust, at: u64) -> Standing {
 }
 
 #[test]
-fn three_reads_in_a_row_behind_what_was_seen_are_a_store_that_went_back() {
+fn three_reads_in_a_row_behind_are_a_regression() {
     let trust = Trust::new(None);
     assert_eq!(read(&trust, 50), Standing::Trusted);
     assert_eq!(read(&trust, 49), Standing::Behind);
@@ -64,7 +64,7 @@ fn seen(cluster: u64, terms: &[(u64, u64)]) -> StoreIdentity {
 }
 
 #[test]
-fn another_cluster_than_was_seen_is_distrusted_up_to_where_that_was_until_it_is_accepted() {
+fn another_cluster_is_distrusted_until_accepted() {
     let trust = Trust::new(Some(revision(50))).in_store(seen(2, &[(7, 9)]));
     assert_eq!(read_by(&trust, 60, member(7, 2)), Standing::AnotherCluster { found: 1, seen: 2 });
     assert_eq!(trust.identity(), seen(1, &[(7, 2)]));
@@ -84,13 +84,13 @@ fn which_cluster_it_is_says_nothing_where_none_was_seen() {
 }
 
 #[test]
-fn which_cluster_an_earlier_process_saw_counts_though_the_first_source_had_no_answer() {
+fn cluster_of_an_earlier_process_counts_for_the_next_source() {
     let first = Arc::new(Trust::new(Some(revision(50))).in_store(seen(2, &[])));
     assert_eq!(read_by(&after(&first), 60, member(7, 2)), Standing::AnotherCluster { found: 1, seen: 2 });
 }
 
 #[test]
-fn three_reads_in_a_row_of_a_member_with_another_log_are_a_store_that_went_back_however_far_it_has_come() {
+fn three_reads_in_a_row_of_another_log_are_a_regression() {
     // What an earlier process was told, and what this one was.
     for trust in [Trust::new(Some(revision(40))).in_store(seen(1, &[(7, 5)])), Trust::new(None)] {
         assert_eq!(read_by(&trust, 50, member(7, 5)), Standing::Trusted);
@@ -109,7 +109,7 @@ fn three_reads_in_a_row_of_a_member_with_another_log_are_a_store_that_went_back_
 
 /// Of two that may be true: a member knows its term only from its next entry on if it was brought up by a snapshot.
 #[test]
-fn a_member_that_knows_an_older_term_than_others_or_none_has_no_other_log() {
+fn member_with_an_older_term_or_none_has_the_known_log() {
     let trust = Trust::new(None);
     for (id, term) in [(7, 5), (8, 3), (9, 0), (7, 0), (8, 4), (9, 2), (7, 6)] {
         assert_eq!(read_by(&trust, 50, member(id, term)), Standing::Trusted, "member {id}, term {term}");
@@ -119,7 +119,7 @@ fn a_member_that_knows_an_older_term_than_others_or_none_has_no_other_log() {
 }
 
 #[test]
-fn an_answer_is_held_against_what_its_member_had_told_when_it_was_asked() {
+fn answer_is_compared_with_its_members_earlier_term() {
     let trust = Trust::new(None);
     let sent = trust.sending();
     tick();
@@ -146,7 +146,7 @@ fn tick() {
 }
 
 #[test]
-fn what_an_earlier_process_distrusted_was_seen_by_it_and_stays_distrusted_until_it_is_accepted() {
+fn inherited_distrust_lasts_until_it_is_accepted() {
     // How far it has seen the store may have been written down last before it saw what it distrusts.
     let trust = Trust::new(Some(revision(48))).distrusting(Some(revision(50)));
     assert_eq!(read(&trust, 49), Standing::Behind);
@@ -194,7 +194,7 @@ fn what_a_source_has_seen_counts_for_the_next_one() {
 }
 
 #[test]
-fn what_an_operator_has_accepted_is_accepted_for_the_next_source_too() {
+fn acceptance_holds_for_the_next_source() {
     let first = Arc::new(Trust::new(Some(revision(50))));
     let past = StorePast::of(&first);
     assert!(!past.accept_regression(|| panic!("nobody has noticed anything")));

@@ -1,11 +1,12 @@
 //! What the tasks of a driver share: the store, what limits their reads, and what they take note of.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use fencepost_policy::Revision;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
@@ -14,27 +15,14 @@ use super::scope::Scope;
 use super::shared::Shared;
 use super::tracked::TrackedLock;
 use super::trust::{Sent, Standing};
-use super::waiting::Waiting;
 use crate::store::{LockStore, RangeAnswer, RangeRead, StoreError};
-
-/// How many locks are read at a time that have a record.
-const READS_AT_A_TIME: usize = 64;
-
-/// How many walks with many steps there are at a time.
-const WALKS_AT_A_TIME: usize = 2;
 
 /// What the tasks of a driver share.
 pub(crate) struct Work<S> {
     pub(crate) store: S,
     pub(crate) shared: Arc<Shared>,
-    /// The members may be other than they were when they were last asked.
-    pub(crate) members_due: Notify,
-    pub(crate) reads: Semaphore,
-    /// For those that look far back through the history of a lock.
-    pub(crate) walks: Semaphore,
-    /// Those that have no record, as far as we know.
-    pub(crate) waiting: Waiting,
-    seed: u64,
+    /// Until when each lock is read by a request of its own.
+    alone_until: Cell<Option<Instant>>,
 }
 
 /// Why a quorum read is of no use.
@@ -58,16 +46,7 @@ pub(crate) struct Believed {
 impl<S: LockStore> Work<S> {
     /// The work of a source over that store.
     pub(crate) fn new(shared: Arc<Shared>, store: S) -> Work<S> {
-        let seed = shared.options.jitter_seed;
-        Work {
-            store,
-            shared,
-            members_due: Notify::new(),
-            reads: Semaphore::new(READS_AT_A_TIME),
-            walks: Semaphore::new(WALKS_AT_A_TIME),
-            waiting: Waiting::default(),
-            seed,
-        }
+        Work { store, shared, alone_until: Cell::new(None) }
     }
 
     pub(crate) fn common(&self) -> &Arc<Common> {
@@ -75,29 +54,22 @@ impl<S: LockStore> Work<S> {
     }
 
     pub(crate) fn backoff(&self) -> Backoff {
-        Backoff::new(self.seed)
+        Backoff::new(self.shared.options.jitter_seed)
     }
 
-    /// Waits until it may read a lock by itself.
-    pub(crate) async fn turn_to_read(&self) -> SemaphorePermit<'_> {
-        self.reads.acquire().await.expect("nobody closes it")
+    /// Has each lock be read by a request of its own, for that long.
+    pub(crate) fn read_alone_for(&self, period: Duration) {
+        self.alone_until.set(Some(Instant::now() + period));
     }
 
-    /// Reads, and takes note of how that went.
-    pub(crate) async fn read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
-        self.try_read(kind, ranges).await.inspect_err(|failure| self.tell(failure))
-    }
-
-    /// Reads what dates a scope, when it has its turn.
-    pub(crate) async fn try_read_window(&self, read: RangeRead) -> Result<Believed, ReadFailure> {
-        let common = self.common();
-        let _turn = common.window_turns.acquire().await; // It is never closed.
-        self.try_read(&common.counts.windows, &[read]).await
+    /// Whether each lock is read by a request of its own.
+    pub(crate) fn reads_alone(&self) -> bool {
+        self.alone_until.get().is_some_and(|until| Instant::now() < until)
     }
 
     /// The only way to the store's present: every answer is held against what was seen when it was sent. That the store has failed is for
     /// the caller to [tell](Work::tell).
-    pub(crate) async fn try_read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
+    pub(crate) async fn read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
         count(kind);
         let sent = self.common().trust.sending();
         let answer = match self.store.read(ranges).await {
@@ -145,25 +117,28 @@ impl<S: LockStore> Work<S> {
 
     /// A watch delivers from now on what happens in these as it happens, and nothing of anything else.
     ///
-    /// All that comes to be watched by this is read at once: only what is read from now on admits by cached news.
+    /// Only what is read from now on admits by cached news, so static locks are read at once.
     pub(crate) fn watch_caught_up(&self, locks: &[Arc<TrackedLock>], scopes: &[Arc<Scope>]) {
-        let Common { trust, registry, statics_changed, .. } = &**self.common();
-        let (number, is_first) = trust.watch_caught_up();
+        let common = self.common();
+        let (number, is_first) = common.trust.watch_caught_up();
         let mut begins = is_first;
-        let watched: HashSet<*const TrackedLock> = locks.iter().map(Arc::as_ptr).collect();
-        for lock in self.shared.read_locks() {
-            begins |= lock.set_watched(watched.contains(&Arc::as_ptr(&lock)).then_some(number));
-        }
-        if begins {
-            statics_changed.notify_one();
-        }
         let watched: HashSet<*const Scope> = scopes.iter().map(Arc::as_ptr).collect();
         for scope in self.shared.scopes() {
-            if watched.contains(&Arc::as_ptr(&scope)) {
-                scope.watch_caught_up(number, is_first);
-            } else {
-                scope.unwatch(registry);
+            let is_watched = watched.contains(&Arc::as_ptr(&scope));
+            let before = scope.set_watched(is_watched.then_some(number));
+            begins |= is_watched && before.is_none();
+            if !is_watched && before.is_some() {
+                // What is known of its locks admits nobody unless it is confirmed.
+                let all = common.registry.all();
+                all.iter().filter(|lock| lock.is_in(&scope)).for_each(|lock| _ = lock.set_watched(None));
             }
+        }
+        let watched: HashSet<*const TrackedLock> = locks.iter().map(Arc::as_ptr).collect();
+        for lock in self.shared.read_locks().iter().filter(|lock| !lock.is_templated()) {
+            begins |= lock.set_watched(watched.contains(&Arc::as_ptr(lock)).then_some(number));
+        }
+        if begins {
+            common.read_now.notify_one();
         }
     }
 
@@ -190,7 +165,7 @@ impl<S: LockStore> Work<S> {
         let first = self.common().health().failed(&error);
         if first {
             tracing::warn!(source = %self.common().name, %error, "the lock store fails");
-            self.members_due.notify_one();
+            self.common().members_due.notify_one();
         }
         error
     }
@@ -214,7 +189,7 @@ impl<S: LockStore> Work<S> {
         }
         if again {
             tracing::info!(source = %self.common().name, "the lock store answers again");
-            self.members_due.notify_one();
+            self.common().members_due.notify_one();
         }
     }
 
@@ -267,15 +242,15 @@ impl<S: LockStore> Work<S> {
         self.common().watched_changed.notify_one(); // What is watched now may be another history.
     }
 
-    /// Forgets all that was learnt in earlier eras. Scopes first: a clock must not speak for what comes after it.
+    /// Forgets all that was learnt in earlier eras. Scopes first: no event of the new era follows what is known.
     fn begin_era(&self, forget_floors: bool) {
         let common = self.common();
         let era = common.trust.era();
         common.health().regression_told = false;
-        self.shared.scopes().iter().for_each(|scope| scope.begin_era());
+        self.shared.scopes().iter().for_each(|scope| scope.forget());
         common.registry.all().iter().for_each(|lock| lock.begin_era(era, forget_floors));
         common.watched_changed.notify_one();
-        common.statics_changed.notify_one();
+        common.read_now.notify_one();
     }
 
     /// Whether there was anything to accept.

@@ -11,13 +11,15 @@ use fencepost_policy::Revision;
 use tokio::time::{Instant, timeout_at};
 
 use super::access::EtcdAccess;
-use super::endpoints::{Endpoints, reason, until};
+use super::endpoints::{Endpoints, reason};
 use super::failure::Failure;
-use super::health::Candidate;
 use super::query::end;
 use super::silence::Silences;
 use super::watch::{EtcdWatch, WATCH_TIMEOUT};
 use crate::store::{KeyRange, RangeWatch, StoreError};
+
+/// Longer than any attempt.
+const FOR_EVER: Duration = Duration::from_secs(3600);
 
 /// How long one endpoint may take to answer, unless the caller says otherwise.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -124,26 +126,17 @@ impl EtcdClient {
     }
 
     /// Makes sure that there is a lease with this number, and returns its time to live, which may be more than was
-    /// asked for. `before_sent` runs before each attempt, once there is a connection to send it on.
-    pub async fn grant(
-        &self,
-        lease: i64,
-        ttl: Duration,
-        within: Within,
-        before_sent: impl Fn(),
-    ) -> Result<Duration, EtcdError> {
+    /// asked for.
+    pub async fn grant(&self, lease: i64, ttl: Duration, within: Within) -> Result<Duration, EtcdError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-        let granted = self.call(None, within, |mut client| {
-            before_sent();
-            async move {
-                match client.lease_grant(seconds, Some(LeaseGrantOptions::new().with_id(lease))).await {
-                    Ok(granted) => Ok(granted.ttl()),
-                    // By an attempt whose answer was lost.
-                    Err(Error::GRpcStatus(status)) if status.message().contains("lease already exists") => {
-                        Ok(client.lease_time_to_live(lease, None).await?.granted_ttl())
-                    }
-                    Err(error) => Err(error),
+        let granted = self.call(None, within, |mut client| async move {
+            match client.lease_grant(seconds, Some(LeaseGrantOptions::new().with_id(lease))).await {
+                Ok(granted) => Ok(granted.ttl()),
+                // By an attempt whose answer was lost.
+                Err(Error::GRpcStatus(status)) if status.message().contains("lease already exists") => {
+                    Ok(client.lease_time_to_live(lease, None).await?.granted_ttl())
                 }
+                Err(error) => Err(error),
             }
         });
         Ok(Duration::from_secs(granted.await?.unsigned_abs()))
@@ -189,56 +182,33 @@ impl EtcdClient {
     where
         C: Future<Output = Result<T, Error>>,
     {
-        let deadline = within.altogether.map(|altogether| Instant::now() + altogether);
-        let mut asked = Vec::new();
-        // The first attempt does not wait, however suspect the endpoint is.
-        let mut index = self.candidate(&mut asked).index;
-        loop {
+        // One attempt ends by itself, and there is no time for another.
+        let deadline = Instant::now() + within.altogether.unwrap_or(Duration::ZERO);
+        let latest = within.altogether.map_or_else(|| Instant::now() + FOR_EVER, |_| deadline);
+        let call = &call;
+        let outcome = self.endpoints.rotate(true, deadline, |index| async move {
             let began = Instant::now();
-            let attempt = self.attempt(index, within.each, &call);
-            let outcome = match deadline {
-                Some(deadline) => timeout_at(deadline, attempt).await.unwrap_or_else(|_| late(deadline - began)),
-                None => attempt.await,
+            let calls = &self.endpoints.get(index).calls;
+            let connection = calls.present();
+            let exchange = |client| {
+                let answer = call(client);
+                async move { Ok(answer.await?) }
             };
-            let unavailable = match outcome.map_err(|failure| self.error(failure, index, range)) {
-                Err(error @ EtcdError::Unavailable(_)) => error,
-                answered => {
-                    self.silences.note_answer();
-                    return answered;
+            let attempt = async {
+                let outcome = calls.call(&connection, 0, within.each, exchange).await;
+                self.endpoints.note(index, calls, &connection, &outcome);
+                outcome
+            };
+            let outcome = timeout_at(latest, attempt).await.unwrap_or_else(|_| Err(Failure::TooLate(latest - began)));
+            match &outcome {
+                Err(failure) if !failure.is_final() => {
+                    self.silences.note_silence(began, &self.error(failure.clone(), index, range));
                 }
-            };
-            self.silences.note_silence(began, &unavailable);
-            asked.push(index);
-            let next = self.candidate(&mut asked);
-            if deadline.is_none_or(|deadline| next.at.max(Instant::now()) >= deadline) {
-                return Err(unavailable);
+                Ok(_) | Err(_) => self.silences.note_answer(),
             }
-            until(next.at).await;
-            index = next.index;
-        }
-    }
-
-    /// The best endpoint of those that were not asked in this round; of all, if that round is over.
-    fn candidate(&self, asked: &mut Vec<usize>) -> Candidate {
-        self.endpoints.candidate(asked).unwrap_or_else(|| {
-            asked.clear();
-            self.endpoints.candidate(asked).expect("a cluster has an endpoint")
-        })
-    }
-
-    async fn attempt<T, C>(&self, index: usize, limit: Duration, call: impl Fn(Client) -> C) -> Result<T, Failure>
-    where
-        C: Future<Output = Result<T, Error>>,
-    {
-        let calls = &self.endpoints.get(index).calls;
-        let connection = calls.present();
-        let exchange = |client| {
-            let answer = call(client);
-            async move { Ok(answer.await?) }
-        };
-        let outcome = calls.call(&connection, 0, limit, exchange).await;
-        self.endpoints.note(index, calls, &connection, &outcome);
-        outcome
+            outcome
+        });
+        outcome.await.map_err(|failure| self.error(failure, 0, range))
     }
 
     fn error(&self, failure: Failure, index: usize, range: Option<&KeyRange>) -> EtcdError {
@@ -275,10 +245,6 @@ impl EtcdClient {
     pub async fn answers(&self) {
         self.silences.end().await;
     }
-}
-
-fn late<T>(limit: Duration) -> Result<T, Failure> {
-    Err(Failure::TooLate(limit))
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_meant_if_half_of_the_endpoints_answer_and_all_of_these_are_of_it() {
+    fn cluster_is_meant_if_half_of_the_endpoints_agree() {
         for told in [&[A][..], &[A, A, A], &[A, None], &[None, A], &[None, A, A], &[A, None, None, A]] {
             check(told, Ok(0xa));
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_than_half_of_the_endpoints_are_not_believed_and_it_is_said_what_the_others_lack() {
+    fn fewer_than_half_of_the_endpoints_are_not_believed() {
         check(&[None], Err("the lock store does not answer: e0: it is away"));
         check(
             &[None, B, None],

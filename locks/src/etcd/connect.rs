@@ -111,7 +111,7 @@ mod tests {
 
     /// One that dropped what was sent to it, as where IPv6 is broken or a member is down, kept etcd from being reached at all.
     #[tokio::test]
-    async fn an_etcd_by_tls_is_reached_though_other_addresses_of_its_name_are_silent() {
+    async fn etcd_by_tls_is_reached_beside_silent_addresses() {
         let security = EtcdSecurity::new(Tokens::Simple(Duration::from_secs(300)));
         let options = EtcdOptions { security: Some(security.clone()), ..EtcdOptions::default() };
         let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;

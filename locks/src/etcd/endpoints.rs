@@ -1,14 +1,10 @@
 //! All endpoints, asked until one answers.
 
 use std::hash::{BuildHasher, RandomState};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, warn};
 
 use super::access::{EtcdAccess, EtcdOptions};
@@ -19,12 +15,8 @@ use super::health::{Candidate, Health};
 use super::query::{Answer, Query};
 use crate::store::{KeyRange, StoreError};
 
-/// How long one endpoint may take to answer a query; if that may take it to look through many keys, as long as there is time.
+/// How long one endpoint may take to answer a query.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// When the endpoint asked has not answered for so long, another is asked beside it. Ten times what a healthy one takes
-/// under load, and short enough that a stopped member costs a request little.
-const HEDGE_AFTER: Duration = Duration::from_millis(120);
 
 /// The endpoints of the store and what is known of them.
 #[derive(Debug)]
@@ -118,80 +110,63 @@ impl Endpoints {
         self.list.len()
     }
 
-    /// The best one to ask that is not in `except`.
-    pub(super) fn candidate(&self, except: &[usize]) -> Option<Candidate> {
-        let candidates = self.health().candidates(Instant::now());
-        candidates.into_iter().find(|candidate| !except.contains(&candidate.index))
-    }
-
     /// The endpoint of a candidate.
     pub(super) fn get(&self, index: usize) -> &Arc<Endpoint> {
         &self.list[index]
     }
 
-    /// Asks one endpoint after another, and more than one beside each other if need be, until one answers or it is too late.
-    ///
-    /// # Cancel safety
-    /// Whoever was asked goes on until its own deadline, unheard: how it does then is what tells a stopped member from
-    /// a slow one.
-    pub(super) async fn ask(self: &Arc<Self>, query: &Query, deadline: Instant) -> Result<Answer, StoreError> {
-        self.know_cluster(deadline).await?;
+    /// Makes a call at one endpoint after another, in the order of their health, until one answers or it is too late. Each call ends by
+    /// the deadline. `at_once`: the first one does not wait until its endpoint may be asked again.
+    pub(super) async fn rotate<T, C: Future<Output = Result<T, Failure>>>(
+        &self,
+        at_once: bool,
+        deadline: Instant,
+        call: impl Fn(usize) -> C,
+    ) -> Result<T, Failure> {
         let mut failures = Failures::default();
-        let mut asked: Vec<usize> = Vec::new();
-        let mut running = FuturesUnordered::new();
-        let mut too_late = pin!(sleep_until(deadline));
-        let mut next_launch = Instant::now();
-        // It would be as much work for another endpoint.
-        let hedge_after = if query.looks_through_many() { ATTEMPT_TIMEOUT } else { HEDGE_AFTER };
-        loop {
-            let candidate = self.candidate(&asked);
-            let launch_at = candidate.map_or(deadline, |candidate| candidate.at.max(next_launch));
-            tokio::select! {
-                biased;
-                Some((index, outcome)) = running.next() => match outcome {
-                    Ok(answer) => return Ok(answer),
-                    Err(Failure::Store(error)) => return Err(error),
-                    Err(Failure::Denied) => return Err(self.denied(query.first_range())),
-                    Err(failure) => {
-                        failures.note(failure.at(&self.get(index).address));
-                        asked.retain(|&other| other != index);
-                        next_launch = Instant::now();
-                    }
-                },
-                () = &mut too_late => return Err(failures.into_error()),
-                () = until(launch_at), if candidate.is_some() => {
-                    let Some(Candidate { index, .. }) = candidate else { continue };
-                    let attempt = self.attempt(index, query.clone(), deadline);
-                    running.push(async move { (index, attempt.await.unwrap_or_else(interrupted)) });
-                    asked.push(index);
-                    next_launch = Instant::now() + hedge_after;
-                }
+        let mut asked = Vec::new();
+        for nth in 0.. {
+            let candidates = self.health().candidates(Instant::now());
+            if asked.len() == candidates.len() {
+                asked.clear();
             }
+            let Some(Candidate { index, at }) = candidates.into_iter().find(|one| !asked.contains(&one.index)) else {
+                break;
+            };
+            if nth > 0 || !at_once {
+                if at.max(Instant::now()) >= deadline {
+                    break;
+                }
+                until(at).await;
+            }
+            match call(index).await {
+                Err(failure) if !failure.is_final() => failures.note(failure.at(&self.get(index).address)),
+                outcome => return outcome,
+            }
+            asked.push(index);
         }
+        Err(Failure::Store(failures.into_error()))
     }
 
-    /// Asks one endpoint, in a task that no caller can interrupt.
-    fn attempt(self: &Arc<Self>, index: usize, query: Query, deadline: Instant) -> JoinHandle<Result<Answer, Failure>> {
-        let endpoints = Arc::clone(self);
-        let looks_for_changes = query.looks_for_changes();
-        let left = deadline.saturating_duration_since(Instant::now());
-        let limit = if query.looks_through_many() { left.max(ATTEMPT_TIMEOUT) } else { ATTEMPT_TIMEOUT };
-        tokio::spawn(async move {
-            let calls = &endpoints.list[index].calls;
+    /// Asks one endpoint after another until one answers or it is too late.
+    pub(super) async fn ask(self: &Arc<Self>, query: &Query, deadline: Instant) -> Result<Answer, StoreError> {
+        self.know_cluster(deadline).await?;
+        let answer = self.rotate(false, deadline, |index| async move {
+            let calls = &self.list[index].calls;
             let connection = calls.present();
-            let exchange = |client| {
-                let query = query.clone();
-                async move { query.send(client).await }
+            let exchange = |client| query.send(client);
+            let attempt = async {
+                let answer = calls.call(&connection, 0, ATTEMPT_TIMEOUT, exchange).await;
+                let outcome = answer.and_then(|answer| self.check_cluster(answer.by.cluster).map(|()| answer));
+                self.note(index, calls, &connection, &outcome);
+                outcome
             };
-            let answer = calls.call(&connection, 0, limit, exchange).await;
-            let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.by.cluster).map(|()| answer));
-            // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes
-            // before each of these.
-            let says_nothing = looks_for_changes && matches!(outcome, Err(Failure::TooLate(_)));
-            if !says_nothing {
-                endpoints.note(index, calls, &connection, &outcome);
-            }
-            outcome
+            // An attempt that is cut short says nothing of its endpoint.
+            timeout_at(deadline, attempt).await.unwrap_or(Err(Failure::TooLate(ATTEMPT_TIMEOUT)))
+        });
+        let denied = || self.denied(query.first_range());
+        answer.await.map_err(|failure| {
+            if matches!(failure, Failure::Denied) { denied() } else { failure.at(&self.list[0].address) }
         })
     }
 
@@ -278,11 +253,6 @@ pub(super) async fn until(moment: Instant) {
     }
 }
 
-/// The runtime is shutting down, or an answer was such that the client library panicked.
-fn interrupted(error: JoinError) -> Result<Answer, Failure> {
-    Err(Failure::endpoint(format!("asking it broke off: {error}")))
-}
-
 /// Why a call did not succeed: what the endpoints said last, each once.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Vec<StoreError>);
@@ -347,7 +317,7 @@ mod tests {
 
     /// Otherwise a line slower than a caller's patience would never have a connection.
     #[tokio::test]
-    async fn a_connection_that_is_coming_up_outlasts_suspicion_until_it_fails() {
+    async fn connection_coming_up_outlasts_suspicion() {
         // Takes connections, and says nothing of TLS.
         let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = format!("https://{}", silent.local_addr().unwrap());
@@ -367,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_endpoint_that_is_well_is_asked_without_waiting_for_a_timer() {
+    async fn healthy_endpoint_is_asked_without_a_timer() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let endpoints = Arc::new(Endpoints::new(&EtcdOptions {

@@ -52,6 +52,18 @@ impl Failure {
         }
     }
 
+    /// Whether no other endpoint would answer otherwise.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Failure::LoggedOut | Failure::Denied | Failure::NoLease | Failure::Store(_) => true,
+            Failure::Endpoint(_)
+            | Failure::Connecting(_)
+            | Failure::TooLate(_)
+            | Failure::AnotherCluster { .. }
+            | Failure::Checking => false,
+        }
+    }
+
     /// The error of a call that had no other endpoint to go to.
     pub(super) fn at(self, endpoint: &Arc<str>) -> StoreError {
         match self {

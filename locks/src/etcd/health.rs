@@ -96,7 +96,7 @@ mod tests {
         let now = Instant::now();
         let mut health = Health::new(3);
         health.answered(2);
-        assert_eq!(order(&health, now), [0, 1, 2], "a hedge that won moves nothing");
+        assert_eq!(order(&health, now), [0, 1, 2], "an answer moves nothing");
         health.failed(0, now, 0.5);
         assert_eq!(order(&health, now), [1, 2, 0]);
         health.answered(0);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_are_suspect_the_first_to_answer_becomes_the_present_one() {
+    fn first_to_answer_of_suspects_becomes_the_present_one() {
         let now = Instant::now();
         let mut health = Health::new(3);
         for index in [0, 1, 2, 0] {
@@ -127,7 +127,7 @@ mod tests {
 
     /// It was logged about 8 times a second.
     #[test]
-    fn an_endpoint_of_another_cluster_is_news_once_until_that_changes() {
+    fn endpoint_of_another_cluster_is_logged_once() {
         let mut health = Health::new(2);
         assert!(health.is_news(0, 7));
         health.failed(0, Instant::now(), 0.5);

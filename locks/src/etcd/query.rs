@@ -7,13 +7,10 @@ use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, Txn, TxnOp, T
 use fencepost_policy::Revision;
 
 use super::failure::Failure;
-use crate::store::{Answerer, KeyRange, KeyValue, RangeRead, Wanted};
+use crate::store::{Answerer, KeyRange, KeyValue, RangeAnswer, RangeRead, Wanted};
 
 /// The most operations that etcd takes in one transaction (`--max-txn-ops`).
 pub(super) const QUERY_RANGES_MAX: usize = 128;
-
-/// The most keys that one answer returns. The rest is asked for in further queries.
-const ANSWER_KEYS_MAX: usize = 1000;
 
 /// The largest answer that is taken.
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -28,7 +25,6 @@ struct Get {
     range: KeyRange,
     key: Vec<u8>,
     options: GetOptions,
-    wanted: Wanted,
 }
 
 /// What etcd answers.
@@ -38,31 +34,14 @@ pub(super) struct Answer {
     /// The store's revision when it answered.
     pub(super) revision: Revision,
     /// One for each range asked for.
-    pub(super) ranges: Vec<Part>,
-}
-
-/// What etcd answers for one range.
-#[derive(Debug)]
-pub(super) struct Part {
-    pub(super) keys: Vec<KeyValue>,
-    /// How many keys the range has from where it was asked for.
-    pub(super) count: u64,
-    /// Whether the answer was cut.
-    pub(super) more: bool,
+    pub(super) ranges: Vec<RangeAnswer>,
 }
 
 impl Query {
-    /// What these ranges are: now, or at a revision. Answers are cut where they get long.
+    /// What these ranges are: now, or at a revision.
     pub(super) fn ranges(reads: &[RangeRead], at: Option<Revision>) -> Query {
         debug_assert!((1..=QUERY_RANGES_MAX).contains(&reads.len()));
-        let keys_max = ANSWER_KEYS_MAX.div_ceil(reads.len());
-        Query(reads.iter().map(|read| Get::new(read, read.range.first_key().to_vec(), at, keys_max)).collect())
-    }
-
-    /// Where an answer was cut: what else the range has after that key.
-    pub(super) fn rest(read: &RangeRead, after: &[u8], at: Revision) -> Query {
-        let next = [after, b"\0"].concat();
-        Query([Get::new(read, next, Some(at), ANSWER_KEYS_MAX)].into())
+        Query(reads.iter().map(|read| Get::new(read, at)).collect())
     }
 
     /// No range. Needs neither a quorum nor a permission; a status needs root's role in 3.5.28 and 3.6, until etcd-io/etcd#21666.
@@ -74,23 +53,12 @@ impl Query {
     pub(super) fn key_at(key: &[u8], at: Revision) -> Query {
         let options = GetOptions::new().with_revision(signed(at));
         let range = KeyRange::Key(key.into());
-        Query([Get { range, key: key.to_vec(), options, wanted: Wanted::All }].into())
+        Query([Get { range, key: key.to_vec(), options }].into())
     }
 
     /// The first of the ranges.
     pub(super) fn first_range(&self) -> KeyRange {
         self.0[0].range.clone()
-    }
-
-    /// Whether etcd may have to look through any number of keys to answer, whatever it answers: for what has changed among 300,000 it takes
-    /// half a second.
-    pub(super) fn looks_through_many(&self) -> bool {
-        self.0.iter().any(|get| matches!(get.range, KeyRange::Prefix(_)) && get.wanted != Wanted::All)
-    }
-
-    /// Whether it asks for what has changed.
-    pub(super) fn looks_for_changes(&self) -> bool {
-        self.0.iter().any(|get| matches!(get.wanted, Wanted::ChangedAfter(_)))
     }
 
     /// Asks.
@@ -99,13 +67,13 @@ impl Query {
         if let [get] = &*self.0 {
             let mut response = client.get(get.key.clone(), Some(get.options.clone())).await?;
             let header = response.take_header();
-            return Answer::new(header.as_ref(), vec![Part::new(response)?]);
+            return Answer::new(header.as_ref(), vec![range_answer(response)?]);
         }
         let gets: Vec<TxnOp> =
             self.0.iter().map(|get| TxnOp::get(get.key.clone(), Some(get.options.clone()))).collect();
         let response = client.txn(Txn::new().and_then(gets)).await?;
         let ranges = response.op_responses().into_iter().map(|response| match response {
-            TxnOpResponse::Get(response) => Part::new(response),
+            TxnOpResponse::Get(response) => range_answer(response),
             TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => Err(malformed()),
         });
         let ranges = ranges.collect::<Result<Vec<_>, _>>()?;
@@ -114,24 +82,16 @@ impl Query {
 }
 
 impl Answer {
-    fn new(header: Option<&ResponseHeader>, ranges: Vec<Part>) -> Result<Answer, Failure> {
+    fn new(header: Option<&ResponseHeader>, ranges: Vec<RangeAnswer>) -> Result<Answer, Failure> {
         let header = header.ok_or_else(malformed)?;
         let by = Answerer { cluster: header.cluster_id(), member: header.member_id(), term: header.raft_term() };
         Ok(Answer { by, revision: revision(header.revision())?, ranges })
     }
 }
 
-impl Part {
-    fn new(mut response: GetResponse) -> Result<Part, Failure> {
-        let (count, more) = (u64::try_from(response.count()).map_err(|_| malformed())?, response.more());
-        let keys = response.take_kvs().into_iter().map(key_value).collect::<Result<_, _>>()?;
-        Ok(Part { keys, count, more })
-    }
-}
-
 impl Get {
-    fn new(read: &RangeRead, from: Vec<u8>, at: Option<Revision>, keys_max: usize) -> Get {
-        let mut options = GetOptions::new().with_limit(i64::try_from(keys_max).unwrap_or(i64::MAX));
+    fn new(read: &RangeRead, at: Option<Revision>) -> Get {
+        let mut options = GetOptions::new();
         if let Some(end) = end(&read.range) {
             options = options.with_range(end);
         }
@@ -140,11 +100,17 @@ impl Get {
         }
         options = match read.wanted {
             Wanted::All => options,
-            Wanted::ChangedAfter(known) => options.with_min_mod_revision(signed(known).saturating_add(1)),
             Wanted::Count => options.with_count_only(),
         };
-        Get { range: read.range.clone(), key: from, options, wanted: read.wanted }
+        Get { range: read.range.clone(), key: read.range.first_key().to_vec(), options }
     }
+}
+
+/// What etcd answers for one range.
+fn range_answer(mut response: GetResponse) -> Result<RangeAnswer, Failure> {
+    let count = u64::try_from(response.count()).map_err(|_| malformed())?;
+    let keys = response.take_kvs().into_iter().map(key_value).collect::<Result<_, _>>()?;
+    Ok(RangeAnswer { keys, count })
 }
 
 /// Where a range ends, as etcd has it: the first key beyond, `\0` if there is none; nothing for a single key.
@@ -190,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_ends_before_the_next_key_that_does_not_begin_with_it() {
+    fn prefix_ends_before_the_next_other_key() {
         check(b"a", b"a", b"b");
         check(b"a/", b"a/", b"a0");
         check(b"a\xff", b"a\xff", b"b");

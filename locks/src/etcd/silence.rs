@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_silence_begins_with_the_first_call_without_an_answer_and_ends_with_an_answer() {
+    async fn silence_lasts_from_an_unanswered_call_to_an_answer() {
         let silences = Silences::default();
         let hour = Duration::from_secs(3600);
         let silent =

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::endpoint::Connection;
-use super::endpoints::{Endpoints, Failures, until};
+use super::endpoints::Endpoints;
 use super::failure::Failure;
 use super::query::{ANSWER_BYTES_MAX, end, key_value, revision, signed};
 use crate::store::{Event, RangeWatch, StoreError, Watch, WatchNews};
@@ -71,20 +71,7 @@ impl EtcdWatch {
         open_timeout: Duration,
         deadline: Instant,
     ) -> Result<EtcdWatch, Failure> {
-        let mut failures = Failures::default();
-        let mut tried = Vec::new();
-        while let Some(candidate) = endpoints.candidate(&tried)
-            && candidate.at < deadline
-        {
-            until(candidate.at).await;
-            match EtcdWatch::start(endpoints, candidate.index, ranges, open_timeout).await {
-                Ok(watch) => return Ok(watch),
-                Err(failure @ (Failure::Store(_) | Failure::Denied)) => return Err(failure),
-                Err(failure) => failures.note(failure.at(&endpoints.get(candidate.index).address)),
-            }
-            tried.push(candidate.index);
-        }
-        Err(Failure::Store(failures.into_error()))
+        endpoints.rotate(false, deadline, |index| EtcdWatch::start(endpoints, index, ranges, open_timeout)).await
     }
 
     /// Starts a watch on an endpoint; returns once all ranges are confirmed.
@@ -99,12 +86,12 @@ impl EtcdWatch {
         let limit = open_timeout + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
         let create = |client| EtcdWatch::create(endpoints, index, &connection, client, ranges);
         let logins = connection.logins();
-        let mut outcome = endpoint.watches.call(&connection, 0, limit, create).await;
+        let mut outcome = endpoint.watches.call(&connection, 0, limit, &create).await;
         if let Err(Failure::Denied) = outcome
             && (1..=logins).contains(&connection.logins())
         {
             // Some versions say so of a login whose time is over, too: the one that was there may be such a one.
-            outcome = endpoint.watches.call(&connection, logins, limit, create).await;
+            outcome = endpoint.watches.call(&connection, logins, limit, &create).await;
         }
         match &outcome {
             Ok(_) => endpoints.watched(index),

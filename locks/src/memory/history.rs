@@ -91,7 +91,6 @@ impl History {
             answer.count += 1;
             let returned = match wanted {
                 Wanted::All => true,
-                Wanted::ChangedAfter(known) => key.modified > known,
                 Wanted::Count => false,
             };
             if returned {

@@ -84,7 +84,7 @@ impl Watch for BatchingWatch {
 /// What comes behind it in the message was forgotten: a read that was sent before passed for all there is, and what came later was built
 /// upon that.
 #[tokio::test(start_paused = true)]
-async fn what_comes_behind_an_event_that_cannot_be_built_upon_is_not_forgotten() {
+async fn events_behind_a_gap_are_not_forgotten() {
     let batching = Batching { store: MemoryStore::new(), step: Arc::default(), arrives: Arc::new(Semaphore::new(0)) };
     play_with(batching, options(), async |Batching { store, step, arrives }, source| {
         let ended = store.put("lock/a", "a"); // 2

@@ -62,7 +62,7 @@ impl LockStore for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_linearizable_requests_come_at_once_one_read_of_a_lock_is_under_way_at_a_time() {
+async fn linearizable_requests_share_one_read_at_a_time() {
     const CONNECTIONS: u32 = 64;
     const REQUESTS: u32 = 50;
     const PAUSE: Duration = Duration::from_micros(37);

@@ -74,7 +74,7 @@ async fn play(test: impl AsyncFnOnce(&Denying, &LockSource)) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_named_lock_that_may_not_be_read_any_more_keeps_no_other_from_being_kept_fresh() {
+async fn denied_static_lock_keeps_no_other_from_being_fresh() {
     play(async |denying, source| {
         let of_one = denying.store.put("a/1", "x");
         let of_other = denying.store.put("b/1", "x");
@@ -103,7 +103,7 @@ async fn a_named_lock_that_may_not_be_read_any_more_keeps_no_other_from_being_ke
 
 /// A lock of several keys is asked for by all of them, and by no key of its own that nothing else would ask for again.
 #[tokio::test(start_paused = true)]
-async fn a_named_queue_that_may_be_read_again_is_watched_again_though_it_was_denied_while_a_watch_began() {
+async fn static_queue_that_may_be_read_again_is_watched_again() {
     play(async |denying, source| {
         let held = denying.store.put("a/1/x", "x");
         let lock = track(source, "a/1", Layout::Election);
@@ -126,7 +126,7 @@ async fn a_named_queue_that_may_be_read_again_is_watched_again_though_it_was_den
 
 /// The read that goes before a watch asks for one key of what is watched first. It was denied for ever, and nothing was watched.
 #[tokio::test(start_paused = true)]
-async fn a_template_whose_locks_may_not_be_read_any_more_keeps_no_other_from_being_watched() {
+async fn denied_template_keeps_no_other_from_being_watched() {
     play(async |denying, source| {
         let (a, b) = (template(source, "a/", Layout::Key), template(source, "b/", Layout::Key));
         let of_one = denying.store.put("a/1", "x");
@@ -189,7 +189,7 @@ async fn is_kept_fresh(denying: &Denying, other: &TrackedLock, held: Revision) {
 
 /// As many were noted as are logged. One more than that kept all others from being watched.
 #[tokio::test(start_paused = true)]
-async fn many_named_locks_that_may_not_be_read_any_more_keep_no_other_from_being_kept_fresh() {
+async fn many_denied_static_locks_keep_no_other_from_being_fresh() {
     play(async |denying, source| {
         let held = denying.store.put("b/1", "x");
         let _many: Vec<_> = (0..17).map(|n| track(source, &format!("a/{n}"), Layout::Key)).collect();
@@ -203,7 +203,7 @@ async fn many_named_locks_that_may_not_be_read_any_more_keep_no_other_from_being
 
 /// They were noted until there was no room for a named lock.
 #[tokio::test(start_paused = true)]
-async fn keys_that_requests_make_up_and_that_may_not_be_read_do_not_keep_named_locks_from_being_kept_fresh() {
+async fn denied_made_up_keys_keep_no_static_lock_from_being_fresh() {
     play(async |denying, source| {
         let held = denying.store.put("b/1", "x");
         let of_a = template(source, "a/", Layout::Key);
@@ -222,7 +222,7 @@ async fn keys_that_requests_make_up_and_that_may_not_be_read_do_not_keep_named_l
 
 /// Nobody could tell which of several it was, and none of them was known.
 #[tokio::test(start_paused = true)]
-async fn a_key_that_may_not_be_read_keeps_no_other_from_being_read_that_was_asked_for_with_it() {
+async fn denied_key_keeps_no_other_of_its_request_from_being_read() {
     play(async |denying, source| {
         let held: Vec<_> = (0..9).map(|nth| denying.store.put(format!("b/{nth}"), "x")).collect();
         let (of_a, of_b) = (template(source, "a/", Layout::Key), template(source, "b/", Layout::Key));

@@ -98,7 +98,7 @@ async fn times_let_in(
 
 /// A release did not end it, nor did what holds a `mutex` or an `election`: the holder was let in for all of `max_age`.
 #[tokio::test(start_paused = true)]
-async fn a_tenure_that_the_watch_tells_has_ended_lets_nobody_in_though_no_read_is_answered() {
+async fn tenure_that_a_watch_ends_is_out_without_a_read() {
     for (layout, end) in [
         (Layout::Key, End::Taken),
         (Layout::Key, End::Released),
@@ -115,15 +115,14 @@ async fn a_tenure_that_the_watch_tells_has_ended_lets_nobody_in_though_no_read_i
     }
 }
 
-/// The same of a lock whose prefix is watched, of which nobody knows for the moment whether it is the history of before.
 #[tokio::test(start_paused = true)]
-async fn a_tenure_below_a_prefix_that_the_watch_tells_has_ended_lets_nobody_in_though_no_read_is_answered() {
+async fn templated_tenure_that_a_watch_ends_is_out_without_a_read() {
     for layout in [Layout::Key, Layout::Mutex] {
         play_with(Dumb::default(), options(), async |dumb, source| {
             let held = dumb.store.put(holder(layout, "t/1").0, "a");
             let locks = template(source, "t/", layout);
+            pass(SECOND * 2).await; // It is watched.
             let lock = load(&locks, "t/1").await;
-            pass(SECOND * 2).await;
             let let_in = times_let_in(dumb, &lock, holder(layout, "t/1"), held, End::Released).await;
             assert_eq!(let_in, 0, "{layout:?}");
         })

@@ -18,7 +18,7 @@ impl AsRef<[u8]> for Unspeakable {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gate_at_which_somebody_panicked_lets_in_nobody_and_can_still_be_left() {
+async fn gate_after_a_panic_lets_in_nobody_and_can_be_left() {
     play(options(), async |store, source| {
         let held = store.put("lock", "a");
         let (lock, other) = (tracked(source, "lock").await, tracked(source, "other").await);

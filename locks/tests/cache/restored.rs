@@ -58,7 +58,7 @@ impl Late {
 /// An operator accepts what the store lost while a confirming read is on its way. What is planned to be watched in between is only what is
 /// known of the restored store, which is nothing.
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_was_being_read_as_an_operator_accepted_a_restore_is_watched() {
+async fn lock_read_while_a_restore_is_accepted_is_watched() {
     play_with(Late::new(), options(), async |late, source| {
         let Late { store, armed, .. } = late;
         let kept = store.put("lock", "a"); // 2

@@ -76,7 +76,7 @@ async fn tenures_that_passed_while_the_watch_was_down_are_not_bridged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cold_start_looks_back_to_where_the_tenure_began_or_history_does() {
+async fn cold_start_looks_back_to_where_the_tenure_began() {
     for compacted in [false, true] {
         let store = MemoryStore::new();
         let other = store.put("lock", "b");
@@ -100,7 +100,7 @@ async fn a_cold_start_looks_back_to_where_the_tenure_began_or_history_does() {
 /// It was read again a period later only, and a renewal meanwhile had to be looked at from its end: the holder was refused who had sent an
 /// earlier one.
 #[tokio::test(start_paused = true)]
-async fn what_is_renewed_and_compacted_right_after_the_start_stays_one_tenure() {
+async fn lock_renewed_and_compacted_at_the_start_is_one_tenure() {
     play(options(), async |store, source| {
         let first = store.put("lock", "a");
         let lock = tracked(source, "lock").await;
@@ -140,7 +140,7 @@ async fn two_hundred_and_fifty_six_waiters_cost_two_reads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_steady_state_only_freshness_reads_go_to_the_store_whatever_the_traffic() {
+async fn steady_state_costs_freshness_reads_only() {
     play(options(), async |store, source| {
         let at = [store.put("one", "a"), store.put("two", "a")];
         let locks = [tracked(source, "one").await, tracked(source, "two").await];
@@ -173,7 +173,7 @@ async fn a_linearizable_route_admits_only_by_a_read_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_tracked_later_is_watched_too_and_is_the_same_for_all() {
+async fn lock_tracked_later_is_watched_and_is_one_for_all() {
     play(options(), async |store, source| {
         tracked(source, "one").await;
         pass(SECOND / 2).await;
@@ -210,7 +210,7 @@ async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_second_of_two_keys_of_one_transaction_does_not_enter_beside_the_first() {
+async fn two_keys_of_one_transaction_do_not_enter_side_by_side() {
     let put = |key: &'static str, value: &'static str| Write::Put { key: key.into(), value: value.into() };
     for (layout, owners) in [(Layout::Mutex, ["l/a", "l/b"]), (Layout::Election, ["a", "b"])] {
         for read in [true, false] {
@@ -262,7 +262,7 @@ async fn queues_are_read_and_watched_as_their_clients_lay_them_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waited_for_longer_than_max_age_is_confirmed_again() {
+async fn request_that_waited_beyond_max_age_is_confirmed_again() {
     use fencepost_locks::Timing;
     use fencepost_policy::{EnterError, FenceToken};
 
@@ -285,7 +285,7 @@ async fn a_request_that_waited_for_longer_than_max_age_is_confirmed_again() {
 }
 
 #[tokio::test]
-async fn a_source_on_its_own_thread_serves_other_threads_until_it_is_stopped() {
+async fn source_on_its_own_thread_serves_others_until_stopped() {
     let store = MemoryStore::new();
     let at = store.put("lock", "a");
     let source = LockSource::spawn("test", options(), move || store).unwrap();
@@ -318,14 +318,14 @@ async fn what_is_described_is_what_is_known() {
         let description = lock.describe(Instant::now());
         let (owner, first, last) = description.holder.unwrap();
         assert_eq!((owner.to_string().as_str(), first, last), ("a", at, at));
-        assert_eq!(description.reach, Revision::new(3));
+        assert_eq!(description.as_of, Revision::new(3));
         assert!(description.age.unwrap() <= SECOND);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn tenures_are_counted_as_they_begin_and_renewals_and_releases_are_not() {
+async fn tenures_are_counted_and_renewals_are_not() {
     play(options(), async |store, source| {
         let tenures = || source.status(Instant::now()).tenures;
         store.put("lock", "a");

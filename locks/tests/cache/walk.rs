@@ -81,7 +81,7 @@ async fn play(test: impl AsyncFnOnce(&WithoutPast, &LockSource)) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenure_that_a_read_shows_to_have_ended_lets_nobody_in_while_the_writes_in_between_are_looked_at() {
+async fn tenure_that_a_read_ends_is_out_while_history_is_read() {
     for templated in [false, true] {
         play(async |slow, source| {
             let at = slow.store.put("/l/a", "a");
@@ -94,6 +94,7 @@ async fn a_tenure_that_a_read_shows_to_have_ended_lets_nobody_in_while_the_write
             slow.store.hold_watches();
             slow.store.put("/l/a", "b");
             slow.store.put("/l/a", "b");
+            lock.want_news(Duration::ZERO);
             pass(MAX_AGE / 5 * 2).await;
             assert_eq!(glance(&lock, "a", at), "admit", "its successor is not known yet");
             assert_eq!(enter_now(&lock, "a", at), "replayed-tenure", "templated: {templated}");
@@ -103,32 +104,7 @@ async fn a_tenure_that_a_read_shows_to_have_ended_lets_nobody_in_while_the_write
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenure_that_a_read_of_all_locks_of_a_template_shows_to_have_ended_lets_nobody_in_before_its_lock_is_read() {
-    play(async |slow, source| {
-        let at = slow.store.put("/l/a", "a");
-        let locks = template(source, "/l/", Layout::Key);
-        let lock = load(&locks, "/l/a").await;
-        pass(SECOND * 3).await;
-        lock.want_news(Duration::ZERO); // It is read by itself while it is watched.
-        pass(SECOND / 100).await;
-        slow.hide_locks();
-        slow.store.hold_watches();
-        slow.store.put("/l/a", "b");
-        slow.store.put("/l/a", "b");
-        let before = slow.store.calls().ranges_changed;
-        while slow.store.calls().ranges_changed == before {
-            assert_eq!(enter_now(&lock, "a", at), "admitted", "nothing has shown it yet");
-            pass(SECOND / 100).await;
-        }
-        pass(SECOND / 100).await;
-        assert_eq!(glance(&lock, "a", at), "admit", "its successor is not known yet");
-        assert_eq!(enter_now(&lock, "a", at), "replayed-tenure");
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_tenure_that_an_event_behind_a_gap_shows_to_have_ended_lets_nobody_in_before_its_lock_is_read() {
+async fn tenure_that_an_event_behind_a_gap_ends_is_out_at_once() {
     play(async |slow, source| {
         let at = slow.store.put("/l/a", "a");
         let lock = tracked(source, "/l/a").await;

@@ -37,7 +37,7 @@ async fn with_locks(version: EtcdVersion, arguments: [&str; 2]) -> Etcd {
 
 /// No static lock could be read, nor a process become ready.
 #[tokio::test]
-async fn where_a_transaction_may_have_few_operations_locks_are_read_one_by_one() {
+async fn locks_are_read_alone_where_transactions_are_small() {
     for version in EtcdVersion::ALL {
         let etcd = with_locks(version, ["--max-txn-ops", "2"]).await;
         check(&etcd, &["put", "a", "shard-2"]).await;
@@ -46,7 +46,7 @@ async fn where_a_transaction_may_have_few_operations_locks_are_read_one_by_one()
 
 /// etcd 3.5.1 takes no transaction then that compares nothing, be it of reads only (etcd-io/etcd#13429). What it takes, as a deletion, is watched.
 #[tokio::test]
-async fn where_the_space_of_etcd_is_exceeded_locks_are_read_one_by_one() {
+async fn locks_are_read_alone_where_space_is_exceeded() {
     for version in EtcdVersion::ALL {
         let etcd = with_locks(version, ["--quota-backend-bytes", "1000000"]).await;
         let value = "x".repeat(100_000);

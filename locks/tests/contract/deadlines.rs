@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::world::{CALL_MAX, World, after, key};
 
-pub(crate) async fn a_store_that_stops_is_unavailable_in_time_and_answers_once_it_is_back(world: &impl World) {
+pub(crate) async fn stopped_store_is_unavailable_in_time_and_comes_back(world: &impl World) {
     let known = world.put("lock", "shard-1").await;
     let read = [RangeRead { range: key("lock"), wanted: Wanted::All }];
     let watch = [RangeWatch { range: key("lock"), from: after(known) }];

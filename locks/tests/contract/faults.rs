@@ -21,14 +21,13 @@ use crate::world::{CALL_MAX, after, key, news, next, next_events, put, spelled, 
 every_version! {
     each_member_may_be_paused,
     each_member_may_be_killed,
-    a_paused_cluster_is_unavailable_in_time_and_answers_once_it_is_back,
+    paused_cluster_is_unavailable_in_time_and_comes_back,
     a_member_that_was_killed_answers_once_it_is_back,
     an_endpoint_of_another_cluster_is_not_believed,
     a_cluster_other_than_the_configured_one_is_not_believed,
     a_frozen_connection_is_left_for_another,
     a_frozen_connection_is_replaced_once_the_network_is_back,
-    a_connection_that_takes_longer_to_come_up_than_an_answer_may_comes_up,
-    a_slow_endpoint_is_helped_out_and_keeps_its_watch,
+    connection_that_comes_up_slowly_is_used,
     a_learner_is_passed_over,
     without_a_quorum_nothing_is_read,
     a_restored_backup_shows_as_lower_revisions,
@@ -36,7 +35,7 @@ every_version! {
     a_store_that_wants_a_login_refuses,
     members_are_asked_side_by_side,
     a_dropped_watch_ends_in_etcd,
-    a_grpc_proxy_in_place_of_a_member_is_named_and_a_member_is_watched,
+    grpc_proxy_is_named_and_a_member_is_watched_instead,
 }
 
 /// How long a cluster may take to find a leader again, and we to find the cluster, on a busy machine.
@@ -168,7 +167,7 @@ async fn each_member_may_be_killed(version: EtcdVersion) {
     }
 }
 
-async fn a_paused_cluster_is_unavailable_in_time_and_answers_once_it_is_back(version: EtcdVersion) {
+async fn paused_cluster_is_unavailable_in_time_and_comes_back(version: EtcdVersion) {
     let cluster = cluster(version).await;
     let store = store(&cluster.endpoints());
     let hand = writer(&cluster.endpoints()[..1]).await;
@@ -305,7 +304,7 @@ async fn a_frozen_connection_is_left_for_another(version: EtcdVersion) {
 }
 
 /// Each read waited for a connection of its own, for no longer than for an answer, and gave it up then.
-async fn a_connection_that_takes_longer_to_come_up_than_an_answer_may_comes_up(version: EtcdVersion) {
+async fn connection_that_comes_up_slowly_is_used(version: EtcdVersion) {
     let security = EtcdSecurity::new(Tokens::Simple(PATIENCE));
     let options = fencepost_tests::EtcdOptions { security: Some(security.clone()), ..Default::default() };
     let etcd = Etcd::start_with(version, &options).await;
@@ -345,32 +344,6 @@ async fn a_frozen_connection_is_replaced_once_the_network_is_back(version: EtcdV
         relay.restore().await;
         read_through(&store, &format!("etcd {version}, only connection {name} and restored"), "shard-1", true).await;
     }
-}
-
-async fn a_slow_endpoint_is_helped_out_and_keeps_its_watch(version: EtcdVersion) {
-    let cluster = cluster(version).await;
-    let (slow, slow_address) = relay_to(&cluster.members[0]).await;
-    let (other, other_address) = relay_to(&cluster.members[1]).await;
-    let endpoints = [slow_address, other_address];
-    let hand = writer(&cluster.endpoints()).await;
-    // Later than another endpoint is asked, long before the deadline of an attempt. A busy machine can carry an attempt
-    // beyond that all the same, and the watch with it; then this shows nothing.
-    slow.delay(Duration::from_millis(100)).await;
-    eventually("the watch goes on", async || {
-        // A new one, so that it is the slow endpoint that is watched.
-        let store = store(&endpoints);
-        let known = transact(&hand, vec![put("lock", "shard-1")]).await;
-        let mut running = watch(&store, after(known)).await;
-        let began = Instant::now();
-        // Until the first of these reads has been answered by the slow endpoint, or is too late.
-        while began.elapsed() < Duration::from_millis(700) {
-            read(&store).await.0.expect("the store can be read");
-        }
-        transact(&hand, vec![put("lock", "shard-2")]).await;
-        timeout(PATIENCE, news(&mut running)).await.expect("there is news, or the watch has ended").ok()
-    })
-    .await;
-    assert!(other.accepted() > 0, "nobody helped out");
 }
 
 async fn without_a_quorum_nothing_is_read(version: EtcdVersion) {
@@ -481,7 +454,7 @@ async fn a_dropped_watch_ends_in_etcd(version: EtcdVersion) {
 }
 
 /// "news of a watch that nobody asked for" was all that was said of it.
-async fn a_grpc_proxy_in_place_of_a_member_is_named_and_a_member_is_watched(version: EtcdVersion) {
+async fn grpc_proxy_is_named_and_a_member_is_watched_instead(version: EtcdVersion) {
     let (etcd, port, scratch) = (Etcd::start(version).await, FreePort::reserve(), Scratch::new());
     let mut command = Command::new(version.binary());
     command.args(["grpc-proxy", "start", "--endpoints", &etcd.endpoint()]);
@@ -505,7 +478,7 @@ async fn a_grpc_proxy_in_place_of_a_member_is_named_and_a_member_is_watched(vers
 
 /// An operator reads it in the log: the endpoint, what was tried and why it failed, each once.
 #[tokio::test]
-async fn an_endpoint_where_nobody_listens_is_told_of_in_one_plain_line() {
+async fn endpoint_without_a_listener_is_one_plain_line() {
     let nobody = FreePort::reserve();
     let endpoint = format!("http://{}", nobody.address());
     let (outcome, _) = read(&store(std::slice::from_ref(&endpoint))).await;

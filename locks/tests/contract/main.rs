@@ -25,7 +25,6 @@ macro_rules! every_version {
 }
 
 mod apart;
-mod changes;
 mod deadlines;
 mod faults;
 mod logins;
@@ -100,16 +99,13 @@ secure_etcd! {
         a_range_of_thousands_of_keys_is_read_whole,
         history_tells_what_a_key_was,
     }
-    changes: {
-        changes_among_thousands_of_keys_are_found,
-    }
     watches: {
         a_watch_from_the_past_begins_with_what_happened_since,
         compaction_ends_the_watch_of_that_range_only,
         a_watch_resumed_after_the_last_event_loses_nothing,
     }
     deadlines: {
-        a_store_that_stops_is_unavailable_in_time_and_answers_once_it_is_back,
+        stopped_store_is_unavailable_in_time_and_comes_back,
         members_tell_their_version,
     }
 }
@@ -128,16 +124,6 @@ every_store! {
         history_tells_what_a_key_was,
         compacted_history_is_told_as_such,
     }
-    changes: {
-        unchanged_keys_are_counted_and_not_returned,
-        a_write_elsewhere_changes_nothing,
-        a_deleted_key_lowers_the_count,
-        a_deleted_and_an_added_key_leave_the_count_and_show_the_added_one,
-        a_key_deleted_and_made_again_is_changed,
-        changes_among_thousands_of_keys_are_found,
-        many_changes_are_all_returned,
-        changes_that_are_not_found_in_time_end_no_watch,
-    }
     watches: {
         a_watch_from_the_past_begins_with_what_happened_since,
         a_watch_from_the_present_tells_what_happens_next,
@@ -155,7 +141,7 @@ every_store! {
         a_watch_of_nothing_is_refused,
     }
     deadlines: {
-        a_store_that_stops_is_unavailable_in_time_and_answers_once_it_is_back,
+        stopped_store_is_unavailable_in_time_and_comes_back,
         members_tell_their_version,
     }
 }

@@ -10,8 +10,8 @@ use crate::world::{key, put, transact, writer};
 every_version! {
     endpoints_of_two_clusters_are_believed_neither_at_the_start,
     the_configured_cluster_is_meant_whoever_else_answers,
-    a_minority_of_the_endpoints_is_not_believed_though_the_others_are_silent,
-    a_member_that_is_stopped_at_the_start_holds_up_no_more_than_the_first_read,
+    minority_of_endpoints_is_not_believed,
+    member_stopped_at_the_start_delays_only_the_first_read,
 }
 
 /// A wrong one is believed by chance if the rule is a race. Each way of starting is tried so often.
@@ -97,7 +97,7 @@ async fn the_configured_cluster_is_meant_whoever_else_answers(version: EtcdVersi
 }
 
 /// As when a whole site starts and the wrong cluster is the first that is up.
-async fn a_minority_of_the_endpoints_is_not_believed_though_the_others_are_silent(version: EtcdVersion) {
+async fn minority_of_endpoints_is_not_believed(version: EtcdVersion) {
     let [mut ours, theirs] = ours_and_theirs(version).await;
     let nobody = FreePort::reserve();
     ours.kill();
@@ -116,7 +116,7 @@ async fn a_minority_of_the_endpoints_is_not_believed_though_the_others_are_silen
     .await;
 }
 
-async fn a_member_that_is_stopped_at_the_start_holds_up_no_more_than_the_first_read(version: EtcdVersion) {
+async fn member_stopped_at_the_start_delays_only_the_first_read(version: EtcdVersion) {
     let cluster = cluster(version).await;
     transact(&writer(&cluster.endpoints()).await, vec![put("lock", "shard-1")]).await;
     let leader = eventually("a leader", async || cluster.leader().await).await;

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loom::thread;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
 
-use crate::cache::common::{Command, Common};
+use crate::cache::common::{Command, Common, Inbox};
 use crate::cache::tracked::TrackedLock;
 use crate::cache::trust::Trust;
 use crate::world::{block_on, common, interleavings_with_interruptions, revision, taken, track};
@@ -19,27 +18,37 @@ fn confirm(lock: &TrackedLock) {
     assert!(lock.view().dated() >= Some(arrived));
 }
 
-/// Serves the slots of whichever lock is asked for, as the driver does, until it is stopped.
-fn serve(common: &Common, mut commands: UnboundedReceiver<Command>) {
-    let mut command = block_on(commands.recv());
-    while let Some(Command::Read(lock)) = command.take() {
-        while lock.slots().begin() {
-            lock.read(&common.trust.sending(), revision(10), &[taken("a", 10)]);
-            command = command.or(commands.try_recv().ok());
-            assert!(!matches!(command, Some(Command::Read(_))), "while a task reads, none is set on the slots");
-            lock.slots().finish(Ok(()));
+/// Reads the lock whenever that is asked for, as the driver does, until it is stopped.
+fn serve(common: &Common, mut inbox: Inbox) {
+    let Inbox { reads, commands, .. } = &mut inbox;
+    let mut next = || {
+        block_on(async {
+            tokio::select! {
+                biased;
+                lock = reads.recv() => lock,
+                _ = commands.recv() => None,
+            }
+        })
+    };
+    while let Some(lock) = next() {
+        if !lock.slots().begin() {
+            continue;
         }
-        command = command.or_else(|| block_on(commands.recv()));
+        lock.read(&common.trust.sending(), revision(10), &[taken("a", 10)]);
+        lock.slots().finish(Ok(()));
+        if lock.slots().goes_on() {
+            common.queue_read(lock);
+        }
     }
 }
 
 /// Asks, while another thread serves.
 fn beside_the_one_that_serves(asks: impl FnOnce(&Arc<TrackedLock>)) {
-    let (common, commands) = common(Trust::new(None));
+    let (common, inbox) = common(Trust::new(None));
     let lock = track(&common, None);
     let serving = {
         let common = Arc::clone(&common);
-        thread::spawn(move || serve(&common, commands))
+        thread::spawn(move || serve(&common, inbox))
     };
     asks(&lock);
     common.send(Command::Stop);
@@ -47,7 +56,7 @@ fn beside_the_one_that_serves(asks: impl FnOnce(&Arc<TrackedLock>)) {
 }
 
 #[test]
-fn whoever_asks_is_served_by_a_read_that_was_sent_after_it_asked_though_another_may_run() {
+fn asking_is_served_by_a_read_sent_since_though_another_runs() {
     interleavings_with_interruptions(4, || {
         beside_the_one_that_serves(|lock| {
             lock.want_read();
@@ -57,7 +66,7 @@ fn whoever_asks_is_served_by_a_read_that_was_sent_after_it_asked_though_another_
 }
 
 #[test]
-fn of_two_that_ask_both_are_served_and_one_task_reads() {
+fn two_that_ask_are_served_and_one_task_reads() {
     interleavings_with_interruptions(2, || {
         beside_the_one_that_serves(|lock| {
             let other = {

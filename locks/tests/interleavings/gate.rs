@@ -7,7 +7,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use tokio::time::Instant;
 
-use crate::cache::common::{Command, Common};
+use crate::cache::common::{Common, Inbox};
 use crate::cache::tracked::TrackedLock;
 use crate::cache::trust::Trust;
 use crate::store::KeyValue;
@@ -16,7 +16,7 @@ use crate::world::{
 };
 
 /// A lock that `a` holds since 10, as a read has shown.
-fn held_by_a() -> (Arc<TrackedLock>, Arc<Common>, tokio::sync::mpsc::UnboundedReceiver<Command>) {
+fn held_by_a() -> (Arc<TrackedLock>, Arc<Common>, Inbox) {
     let (common, commands) = common(Trust::new(None));
     let lock = track_watched(&common, None);
     learn(&lock, &common, 10, taken("a", 10));
@@ -51,7 +51,7 @@ fn nobody_is_admitted_by_news_that_the_gate_has_not_learnt() {
 }
 
 #[test]
-fn once_a_newer_tenure_is_learnt_no_token_of_the_older_one_enters() {
+fn older_token_does_not_enter_after_a_newer_tenure() {
     every_interleaving(|| {
         let (lock, common, _commands) = held_by_a();
         let learnt = Arc::new(AtomicBool::new(false));

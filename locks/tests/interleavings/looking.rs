@@ -1,4 +1,4 @@
-//! A look at a lock takes no mutex: the order of its three loads keeps what it sees together.
+//! A look at a lock takes no mutex: the order of its two loads keeps what it sees together.
 
 use std::sync::Arc;
 
@@ -8,42 +8,10 @@ use loom::thread;
 use crate::cache::record::RecordFormat;
 use crate::cache::scope::Scope;
 use crate::cache::trust::{Standing, Trust};
-use crate::store::{Event, KeyValue, RangeAnswer};
 use crate::world::{any_news, common, every_interleaving, revision, taken, token, track_watched};
 
 #[test]
-fn a_clock_never_dates_a_snapshot_that_it_does_not_cover() {
-    every_interleaving(|| {
-        let (common, _commands) = common(Trust::new(None));
-        let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
-        let lock = track_watched(&common, Some(Arc::clone(&scope)));
-        let window = RangeAnswer { keys: vec![taken("a", 10)], count: 1 };
-        let read = scope.merge(&common.registry, &common.trust.sending(), revision(10), window);
-        scope.begin(&read);
-        lock.read(&common.trust.sending(), revision(10), &[taken("a", 10)]);
-
-        let looking = {
-            let lock = Arc::clone(&lock);
-            thread::spawn(move || {
-                let outlook = lock.view();
-                let tenure = outlook.snapshot().and_then(|snapshot| snapshot.tenure()).expect("it is held");
-                assert!(tenure.first == revision(20) || outlook.reach() < Some(revision(20)), "{outlook:?}");
-            })
-        };
-        // `b` has taken the lock: the watch tells, then a read of the scope verifies that this was all.
-        let rewritten = KeyValue { created: revision(10), version: 2, ..taken("b", 20) };
-        let sent = common.trust.sending();
-        scope.events(&common.registry, sent.era, &[Event::Put(rewritten.clone())]);
-        let window = RangeAnswer { keys: vec![rewritten], count: 1 };
-        let read = scope.merge(&common.registry, &sent, revision(30), window);
-        assert!(scope.verify(&common.registry, &read));
-        looking.join().unwrap();
-        assert_eq!(lock.view().reach(), Some(revision(30)));
-    });
-}
-
-#[test]
-fn distrust_ends_only_when_the_news_of_the_history_that_is_lost_is_gone() {
+fn distrust_ends_only_when_the_lost_history_is_forgotten() {
     every_interleaving(|| {
         let (common, _commands) = common(Trust::new(None));
         let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
@@ -60,7 +28,7 @@ fn distrust_ends_only_when_the_news_of_the_history_that_is_lost_is_gone() {
             thread::spawn(move || assert_ne!(lock.view().judge(&token("a", 10), &any_news()), Verdict::Admit))
         };
         common.trust.accept(|| {
-            scope.begin_era();
+            scope.forget();
             lock.begin_era(common.trust.era(), true);
         });
         looking.join().unwrap();

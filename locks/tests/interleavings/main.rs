@@ -8,15 +8,11 @@
 #[expect(dead_code, unreachable_pub, reason = "what these files have for the rest of the crate")]
 #[path = "../../src/cache"]
 mod cache {
-    mod bucket;
-    mod by_prefix;
     pub(crate) mod cache_view;
     pub(crate) mod common;
-    mod grouped;
+    mod health;
     pub(crate) mod identity;
-    pub(crate) mod kept;
     mod knowledge;
-    mod learnt;
     mod queue;
     pub(crate) mod record;
     mod registry;
@@ -25,8 +21,6 @@ mod cache {
     mod tenures;
     pub(crate) mod tracked;
     pub(crate) mod trust;
-    mod unknown;
-    mod window;
 }
 #[expect(dead_code, unreachable_pub, reason = "what this file has for the rest of the crate")]
 #[path = "../../src/store.rs"]

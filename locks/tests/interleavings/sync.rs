@@ -6,10 +6,9 @@ mod notify;
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock};
 
-pub(crate) use self::arc_swap::{ArcSwap, ArcSwapOption, Guard};
+pub(crate) use self::arc_swap::{ArcSwap, Guard};
 pub(crate) use self::notify::Notify;
 
 /// The same in each run, since loom goes on from what the threads met in the one before.

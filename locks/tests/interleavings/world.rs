@@ -9,11 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use fencepost_policy::{Admission, EnterError, FenceToken, Layout, LockKey, Revision};
 use loom::sync::{Condvar, Mutex};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::cache::cache_view::Timing;
-use crate::cache::common::{Command, Common};
+use crate::cache::common::{Common, Inbox};
 use crate::cache::record::{LockSpec, RecordFormat};
 use crate::cache::scope::Scope;
 use crate::cache::tracked::TrackedLock;
@@ -50,9 +49,9 @@ pub(crate) fn spec() -> LockSpec {
     LockSpec { key: LockKey::new(KEY).unwrap(), format: RecordFormat::plain(Layout::Key).into() }
 }
 
-pub(crate) fn common(trust: Trust) -> (Arc<Common>, mpsc::UnboundedReceiver<Command>) {
-    let (sender, commands) = mpsc::unbounded_channel();
-    (Arc::new(Common::new("test", trust, Duration::from_secs(1), None, sender)), commands)
+pub(crate) fn common(trust: Trust) -> (Arc<Common>, Inbox) {
+    let (common, inbox) = Common::new("test", trust, Duration::from_secs(1), None);
+    (Arc::new(common), inbox)
 }
 
 /// The lock, in the registry.
@@ -63,8 +62,8 @@ pub(crate) fn track(common: &Arc<Common>, scope: Option<Arc<Scope>>) -> Arc<Trac
 
 /// Makes such a lock, with a watch of it that is up.
 pub(crate) fn track_watched(common: &Arc<Common>, scope: Option<Arc<Scope>>) -> Arc<TrackedLock> {
-    let (number, is_first) = common.trust.watch_caught_up();
-    scope.iter().for_each(|scope| scope.watch_caught_up(number, is_first));
+    let (number, _) = common.trust.watch_caught_up();
+    scope.iter().for_each(|scope| _ = scope.set_watched(Some(number)));
     let lock = track(common, scope);
     lock.set_watched(Some(number));
     lock

@@ -14,7 +14,7 @@ use crate::simulate;
 /// After a kill and a restored store, history was shown farther back than the tenure that was recorded. The gate asked to record
 /// the one that the floor left of it, the memory held that against the whole, and the request went round for ever.
 #[test]
-fn a_tenure_that_is_shown_farther_back_than_it_was_recorded_gets_in() {
+fn tenure_shown_farther_back_than_recorded_gets_in() {
     let plan = Plan { remembers: true, ..Plan::of(0) };
     simulate(0, plan, |world| async move {
         world.calm_down();

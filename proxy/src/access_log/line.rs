@@ -12,9 +12,9 @@ use smol_str::SmolStr;
 
 use crate::about::About;
 use crate::decision::DecisionId;
-use crate::downstream::ClientAddress;
 use crate::observe::text::shown_peer;
 use crate::refusal::Failure;
+use crate::server::ClientAddress;
 
 /// What a line says.
 pub(super) struct Line<'a> {

@@ -13,7 +13,7 @@ use fencepost_config::AccessLogTarget;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::OpenError;
+use super::log::OpenError;
 use crate::logging::Complaints;
 
 /// Where lines are written to.

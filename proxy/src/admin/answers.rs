@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use serde_json::Value;
 
-use crate::downstream::AnswerBody;
+use crate::server::AnswerBody;
 
 /// What programs are told in.
 pub(super) const JSON: &str = "application/json";

@@ -105,7 +105,7 @@ fn source_json(source: &LockSource, now: Instant) -> Value {
 }
 
 pub(crate) fn lock_json(lock: &LockDescription) -> Value {
-    let LockDescription { key, layout, holder, as_of, reach, age, waiters, problem, gate, left_behind_for } = lock;
+    let LockDescription { key, layout, holder, as_of, age, waiters, problem, gate, left_behind_for } = lock;
     let at_worker = gate
         .at_worker
         .iter()
@@ -117,7 +117,6 @@ pub(crate) fn lock_json(lock: &LockDescription) -> Value {
         "first": holder.as_ref().map(|(_, first, _)| first.get()),
         "last": holder.as_ref().map(|(.., last)| last.get()),
         "as_of": as_of.map(|revision| revision.get()),
-        "reach": reach.map(|revision| revision.get()),
         "age_seconds": age.map(|age| age.as_secs_f64()),
         "waiters": waiters.iter().map(|waiter| json!({
             "owner": waiter.owner.to_string(),

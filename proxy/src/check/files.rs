@@ -1,7 +1,7 @@
 //! The files that a configuration names: whether they can be used.
 
 use std::collections::HashSet;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use fencepost_config::{AccessLogTarget, Config, Problem, Problems, Source, SourceKind, UpstreamProtocol};
 use fencepost_tls::{Expiry, FileRole, Flaw, Followed, TlsError, TrustEntry};
-use rustix::fs::{Access, PROC_SUPER_MAGIC, access, statfs};
+use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 use crate::etcd_access::made_user;
@@ -145,9 +145,9 @@ fn password_caution(source: &Source) -> Option<String> {
     Some(format!("{}: {error}", user.password_file.display()))
 }
 
-/// Why something can't be written.
+/// Why something cannot be written.
 enum Unusable {
-    /// By whoever runs this.
+    /// By the user who runs this.
     ForUs(String),
     ForAnybody(String),
 }
@@ -160,26 +160,22 @@ fn look_at_state_dir(path: &Path) -> Result<(), Unusable> {
 
 /// The file is made when it is first opened, and nothing above it.
 fn look_at_access_log(path: &Path) -> Result<(), Unusable> {
+    let unusable = |what| Err(Unusable::ForAnybody(format!("{} is a {what}", path.display())));
     match path.metadata() {
-        Ok(metadata) if metadata.is_dir() => Err(Unusable::ForAnybody(format!("{} is a directory", path.display()))),
-        Ok(metadata) if metadata.file_type().is_socket() => {
-            Err(Unusable::ForAnybody(format!("{} is a socket", path.display())))
-        }
+        Ok(metadata) if metadata.is_dir() => unusable("directory"),
+        Ok(metadata) if metadata.file_type().is_socket() => unusable("socket"),
         Ok(_) => may(path, path, Access::WRITE_OK),
         Err(error) if error.kind() == ErrorKind::NotFound => look_at_directory(path, path.parent().unwrap_or(path)),
-        Err(error) => Err(seen(path, path, &error)),
+        Err(error) => Err(Unusable::ForUs(format!("{}: {error}", path.display()))),
     }
 }
 
 /// Whether something can be made in a directory, on the way to `path`.
 fn look_at_directory(path: &Path, there: &Path) -> Result<(), Unusable> {
-    let metadata = there.metadata().map_err(|error| seen(path, there, &error))?;
+    let unusable = |why: String| Unusable::ForAnybody(format!("{}: {}{why}", path.display(), there.display()));
+    let metadata = there.metadata().map_err(|error| unusable(format!(": {error}")))?;
     if !metadata.is_dir() {
-        return Err(Unusable::ForAnybody(format!("{}: {} is no directory", path.display(), there.display())));
-    }
-    // Nobody is refused there by its mode who is root, and nobody can make anything.
-    if statfs(there).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC) {
-        return Err(Unusable::ForAnybody(format!("{}: nothing can be made in {}", path.display(), there.display())));
+        return Err(unusable(" is no directory".to_owned()));
     }
     may(path, there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
 }
@@ -187,11 +183,4 @@ fn look_at_directory(path: &Path, there: &Path) -> Result<(), Unusable> {
 fn may(path: &Path, there: &Path, what: Access) -> Result<(), Unusable> {
     let cannot = |error| format!("{}: {} cannot be written by this user: {error}", path.display(), there.display());
     access(there, what).map_err(|error| Unusable::ForUs(cannot(error)))
-}
-
-/// What is not there is so for every user; what else can't be looked at may be there for others.
-fn seen(path: &Path, there: &Path, error: &io::Error) -> Unusable {
-    let why = format!("{}: {}: {error}", path.display(), there.display());
-    let is_missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
-    if is_missing { Unusable::ForAnybody(why) } else { Unusable::ForUs(why) }
 }

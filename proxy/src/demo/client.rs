@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,10 +9,9 @@ use bytes::Bytes;
 use fencepost_policy::FenceToken;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
-use tokio::net::TcpStream;
 
 use crate::refusal::FENCE_REASON;
 
@@ -102,20 +100,8 @@ pub(super) async fn get(from: SocketAddr, path: &str) -> anyhow::Result<(u16, St
 }
 
 /// One request on a connection of its own.
-async fn exchange(to: SocketAddr, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
-    let stream = TcpStream::connect(to).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let mut connection = pin!(connection);
-    let mut answered = pin!(async move {
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        anyhow::Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
-    });
-    tokio::select! {
-        answer = &mut answered => answer,
-        // It ends without an error if the other side closes after the answer, which is then here.
-        ended = &mut connection => {
-            ended?;
-            answered.await
-        }
-    }
+async fn exchange(to: SocketAddr, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
+    *request.uri_mut() = format!("http://{to}{}", request.uri()).parse()?;
+    let (head, body) = Client::builder(TokioExecutor::new()).build_http().request(request).await?.into_parts();
+    Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
 }

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 use super::client::{PATIENCE, get};
 use super::lock::Lock;
 use crate::cli::DemoSettings;
-use crate::downstream::ListenAddress;
 use crate::run::{RunError, Surroundings, bind, run};
+use crate::server::ListenAddress;
 
 /// A running proxy.
 pub(super) struct Proxy {

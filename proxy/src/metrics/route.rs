@@ -2,33 +2,14 @@
 
 use std::time::Duration;
 
+use fencepost_fence::claim::Confirmed;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 
-use super::{Metrics, RequestTotals};
+use super::{Metrics, RequestCounts};
 use crate::refusal::Failure;
 
-/// How a confirming read helped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfirmOutcome {
-    /// The request was admitted after it.
-    Admitted,
-    /// The request was refused after it.
-    Refused,
-    /// The store did not answer in time.
-    Failed,
-}
-
-impl ConfirmOutcome {
-    const ALL: [ConfirmOutcome; 3] = [ConfirmOutcome::Admitted, ConfirmOutcome::Refused, ConfirmOutcome::Failed];
-
-    fn name(self) -> &'static str {
-        match self {
-            ConfirmOutcome::Admitted => "admitted",
-            ConfirmOutcome::Refused => "refused",
-            ConfirmOutcome::Failed => "failed",
-        }
-    }
-}
+/// How many outcomes of a confirming read are told apart.
+const CONFIRMS: [&str; 3] = ["admitted", "refused", "failed"];
 
 /// What stands for the route of what has none.
 const NONE: &str = "none";
@@ -37,7 +18,7 @@ const NONE: &str = "none";
 #[derive(Debug)]
 pub struct RouteMetrics {
     /// What all of its requests count.
-    pub requests: RequestTotals,
+    pub requests: RequestCounts,
     /// Those in flight that wait at a barrier.
     pub waiting: IntGauge,
     /// Requests of which something was cut because their tenure had ended, or might have.
@@ -46,7 +27,7 @@ pub struct RouteMetrics {
     pub orphans: IntGauge,
     /// Those that counted for the whole of `orphan_timeout`.
     pub orphans_expired: IntCounter,
-    confirms: [IntCounter; ConfirmOutcome::ALL.len()],
+    confirms: [IntCounter; CONFIRMS.len()],
     /// Requests that passed the barrier by `on_handoff_timeout = "dangerous_proceed"`.
     pub dangerous_proceed: IntCounter,
     /// Requests let past by `on_unavailable = "dangerous_admit"`, each as often as it was.
@@ -57,10 +38,31 @@ pub struct RouteMetrics {
     route: String,
 }
 
+/// One more in a gauge, until this is dropped.
+pub struct OneMore(IntGauge);
+
+impl OneMore {
+    /// Counts it in.
+    pub fn new(gauge: IntGauge) -> OneMore {
+        gauge.inc();
+        OneMore(gauge)
+    }
+}
+
+impl Drop for OneMore {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 impl RouteMetrics {
     /// Confirming reads that ended so.
-    pub fn confirmed(&self, outcome: ConfirmOutcome) -> &IntCounter {
-        &self.confirms[outcome as usize]
+    pub fn confirmed(&self, confirmed: Confirmed) -> &IntCounter {
+        &self.confirms[match confirmed {
+            Confirmed::Admitted => 0,
+            Confirmed::Refused(_) => 1,
+            Confirmed::Unanswered => 2,
+        }]
     }
 
     /// How many requests had to wait for those of an earlier tenure.
@@ -93,7 +95,7 @@ impl Metrics {
         RouteMetrics {
             requests: self.requests.route(route, mode),
             waiting: self.waiting.with_label_values(&[route]),
-            confirms: ConfirmOutcome::ALL.map(|outcome| self.confirms.with_label_values(&[route, outcome.name()])),
+            confirms: CONFIRMS.map(|outcome| self.confirms.with_label_values(&[route, outcome])),
             dangerous_proceed: self.dangerous.with_label_values(&[route, "on_handoff_timeout"]),
             dangerous_admit: self.dangerous.with_label_values(&[route, "on_unavailable"]),
             cut_requests: self.cut_requests.with_label_values(&[route]),

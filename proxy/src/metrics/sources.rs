@@ -1,8 +1,9 @@
-//! What is known of the lock sources.
+//! What is known of the lock sources. Made anew with each look, so that nothing is left of a source that no route uses.
 
-use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+use prometheus::proto::MetricFamily;
+use prometheus::{GaugeVec, Opts, Registry};
 
-use super::{Registering, raise};
+use super::Registering;
 
 /// The state of a source, for its metrics.
 #[derive(Debug, Clone, Copy)]
@@ -15,86 +16,40 @@ pub struct SourceReading {
     pub watch_restarts: u64,
     /// How many locks are tracked.
     pub tracked_locks: u64,
-    /// How many prefixes of templates have too many keys to be looked through for what has changed.
-    pub resting_prefixes: u64,
     /// How many tenures were seen to begin.
     pub tenures: u64,
     /// Whether the store went back and nobody has accepted that.
     pub regressed: bool,
 }
 
-/// What is known of each lock source; set when the metrics are read.
-#[derive(Debug, Clone)]
-pub(super) struct SourceMetrics {
-    up: IntGaugeVec,
-    age_seconds: prometheus::GaugeVec,
-    watch_restarts: IntCounterVec,
-    tracked_locks: IntGaugeVec,
-    resting_prefixes: IntGaugeVec,
-    tenures: IntCounterVec,
-    regressed: IntGaugeVec,
-}
-
-impl SourceMetrics {
-    pub(super) fn new(made: &Registering<'_>) -> Result<SourceMetrics, prometheus::Error> {
-        Ok(SourceMetrics {
-            up: made.gauges("fencepost_source_up", "Whether the lock source answers.", &["source"])?,
-            age_seconds: made.add(prometheus::GaugeVec::new(
-                Opts::new("fencepost_source_age_seconds", "Age of the newest quorum read."),
-                &["source"],
-            ))?,
-            watch_restarts: made.counters(
-                "fencepost_watch_restarts_total",
-                "How often the watch was started again.",
-                &["source"],
-            )?,
-            tracked_locks: made.gauges("fencepost_tracked_locks", "Locks that are kept current.", &["source"])?,
-            resting_prefixes: made.gauges(
-                "fencepost_resting_prefixes",
-                "Prefixes of templates with too many keys to look through for what has changed.",
-                &["source"],
-            )?,
-            tenures: made.counters("fencepost_tenures_total", "Tenures that were seen to begin.", &["source"])?,
-            regressed: made.gauges(
-                "fencepost_source_regressed",
-                "Whether the lock source went back and nobody has accepted that.",
-                &["source"],
-            )?,
-        })
-    }
-
-    /// Notes the state of a source.
-    pub(super) fn set(&self, source: &str, reading: SourceReading) {
-        let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        match reading.up {
-            Some(up) => {
-                self.up.with_label_values(&[source]).set(up.into());
-                self.age_seconds.with_label_values(&[source]).set(reading.age_seconds);
-            }
-            None => self.forget_news(source),
+/// The metrics of these sources, by their names.
+pub(super) fn families(readings: &[(&str, SourceReading)]) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let registry = Registry::new();
+    let made = Registering(&registry);
+    let label = &["source"];
+    let up = made.gauges("fencepost_source_up", "Whether the lock source answers.", label)?;
+    let age = Opts::new("fencepost_source_age_seconds", "Age of the newest quorum read.");
+    let age = made.add(GaugeVec::new(age, label))?;
+    let restarts = made.counters("fencepost_watch_restarts_total", "How often the watch was started again.", label)?;
+    let tracked = made.gauges("fencepost_tracked_locks", "Locks that are kept current.", label)?;
+    let tenures = made.counters("fencepost_tenures_total", "Tenures that were seen to begin.", label)?;
+    let regressed = made.gauges(
+        "fencepost_source_regressed",
+        "Whether the lock source went back and nobody has accepted that.",
+        label,
+    )?;
+    let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    for (source, reading) in readings {
+        let source = &[*source];
+        // Nothing is read from a source that is neither up nor down.
+        if let Some(answers) = reading.up {
+            up.with_label_values(source).set(answers.into());
+            age.with_label_values(source).set(reading.age_seconds);
         }
-        raise(&self.watch_restarts.with_label_values(&[source]), reading.watch_restarts);
-        raise(&self.tenures.with_label_values(&[source]), reading.tenures);
-        self.regressed.with_label_values(&[source]).set(reading.regressed.into());
-        self.tracked_locks.with_label_values(&[source]).set(integer(reading.tracked_locks));
-        self.resting_prefixes.with_label_values(&[source]).set(integer(reading.resting_prefixes));
+        restarts.with_label_values(source).inc_by(reading.watch_restarts);
+        tenures.with_label_values(source).inc_by(reading.tenures);
+        regressed.with_label_values(source).set(reading.regressed.into());
+        tracked.with_label_values(source).set(integer(reading.tracked_locks));
     }
-
-    /// Shows nothing any more of a source that no route uses.
-    pub(super) fn forget(&self, source: &str) {
-        self.forget_news(source);
-        // An error means that nobody has read the metrics since it began.
-        let _ = self.watch_restarts.remove_label_values(&[source]);
-        let _ = self.tracked_locks.remove_label_values(&[source]);
-        let _ = self.resting_prefixes.remove_label_values(&[source]);
-        let _ = self.tenures.remove_label_values(&[source]);
-        let _ = self.regressed.remove_label_values(&[source]);
-    }
-
-    /// Shows neither whether it answers nor how old its news are: nothing is read from it.
-    fn forget_news(&self, source: &str) {
-        // An error means that there was nothing to show.
-        let _ = self.up.remove_label_values(&[source]);
-        let _ = self.age_seconds.remove_label_values(&[source]);
-    }
+    Ok(registry.gather())
 }

@@ -28,26 +28,28 @@ const ROUTES: &str = r#"
 "#;
 
 fn text(metrics: &Metrics) -> String {
+    text_with(metrics, &[])
+}
+
+fn text_with(metrics: &Metrics, sources: &[(&str, SourceReading)]) -> String {
     let config = Config::from_toml("fencepost.toml", ROUTES).unwrap_or_else(|problems| panic!("{problems}"));
-    String::from_utf8(metrics.text(&config).unwrap()).unwrap()
+    String::from_utf8(metrics.text(&config, sources).unwrap()).unwrap()
 }
 
 #[test]
 fn every_metric_of_a_route_is_there_before_the_first_request() {
     let metrics = Metrics::new().unwrap();
     let route = metrics.route("shards", "enforce");
-    route.requests.part().count(Counted::Refused(Rejection::ReplayedTenure));
+    route.requests.count(Counted::Refused(Rejection::ReplayedTenure));
     let reading = SourceReading {
         up: Some(true),
         age_seconds: 0.5,
         watch_restarts: 2,
         tracked_locks: 3,
-        resting_prefixes: 5,
         tenures: 4,
         regressed: true,
     };
-    metrics.set_source("main", reading);
-    let text = text(&metrics);
+    let text = text_with(&metrics, &[("main", reading)]);
     for line in [
         r#"fencepost_requests_total{mode="enforce",reason="none",route="shards",verdict="admit"} 0"#,
         r#"fencepost_requests_total{mode="enforce",reason="replayed-tenure",route="shards",verdict="reject"} 1"#,
@@ -61,7 +63,6 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
         r#"fencepost_source_age_seconds{source="main"} 0.5"#,
         r#"fencepost_watch_restarts_total{source="main"} 2"#,
         r#"fencepost_tracked_locks{source="main"} 3"#,
-        r#"fencepost_resting_prefixes{source="main"} 5"#,
         r#"fencepost_tenures_total{source="main"} 4"#,
         r#"fencepost_source_regressed{source="main"} 1"#,
         "fencepost_verdict_seconds_count 0",

@@ -4,7 +4,7 @@ use fencepost_tls::{Dated, Expiry};
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::Registering;
-use crate::downstream::HandshakeFailure;
+use crate::server::HandshakeFailure;
 
 /// What TLS files are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use fencepost_policy::Rejection;
 
 use super::record::{Decision, Outcome};
-use crate::downstream::ClientAddress;
+use crate::server::ClientAddress;
 
 /// What a decision has to be. The default takes every one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,9 +1,36 @@
 //! What a worker thread notes between two collections.
 
 use std::mem;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use super::{Decision, Event, Likeness};
+use super::record::{Decision, Likeness};
+use super::timeline::{TenureNews, Wait};
+
+/// Something that happened. Boxed, because it is moved several times until it is collected.
+#[derive(Debug)]
+pub enum Event {
+    /// A request was decided on, and in a flood so many more that are like it.
+    Decision {
+        /// What was decided.
+        decision: Box<Decision>,
+        /// Of how many more only that is known.
+        alike: u32,
+    },
+    /// A tenure began or ended.
+    Tenure(Box<TenureNews>),
+    /// A request waits at a barrier, or has ceased to.
+    Wait(Box<Wait>),
+}
+
+impl Event {
+    pub(super) fn at(&self) -> SystemTime {
+        match self {
+            Event::Decision { decision, .. } => decision.at,
+            Event::Tenure(news) => news.at,
+            Event::Wait(wait) => wait.at,
+        }
+    }
+}
 
 /// How many decisions a thread may note between two collections, and how much else; what comes after that is lost, and counted. The ends of
 /// what has begun come on top.

@@ -8,10 +8,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use super::millis;
 use super::text::is_shown_as;
 use crate::decision::DecisionId;
-use crate::downstream::ClientAddress;
+use crate::server::ClientAddress;
 
 /// A route, as far as its decisions are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,6 +208,12 @@ impl Decision {
             traceparent: None,
         }
     }
+}
+
+/// Milliseconds since the Unix epoch; 0 before it.
+pub fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whole milliseconds, in a number that stays one in JSON: the log makes text of longer ones.

@@ -10,8 +10,7 @@ use fencepost_policy::LockKey;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use super::millis;
-use super::record::{Decision, Outcome, RouteLabel};
+use super::record::{Decision, Outcome, RouteLabel, millis};
 use super::text::owner_in_words;
 use crate::decision::DecisionId;
 

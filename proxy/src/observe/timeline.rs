@@ -3,7 +3,6 @@
 mod bars;
 mod shown;
 
-use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -20,15 +19,11 @@ use super::text::shown_owner;
 /// How many locks have a row. One more, and the row goes that has been quiet for longest. The dashboard keeps as many.
 const ROWS_MAX: usize = 1_000;
 
-/// How many tenures and waits of one lock are kept, and how many outages in all.
-const BARS_MAX: usize = 200;
+/// How many tenures and waits of one lock are kept. A bar takes some hundred bytes, so all rows have less than 25 MB.
+const BARS_MAX: usize = 50;
 
-/// How many tenures and waits are kept in all: what is kept, and shown of it, stays small however many locks change hands. One takes some
-/// hundred bytes.
-const BARS_IN_ALL_MAX: usize = 20_000;
-
-/// How many more of them may come until all are counted again, and make room for as many.
-const BARS_UNCOUNTED_MAX: usize = 2_000;
+/// How many outages are kept.
+const OUTAGES_MAX: usize = 200;
 
 /// A lock, among all sources.
 pub type LockId = (Arc<str>, LockKey);
@@ -38,10 +33,6 @@ pub type LockId = (Arc<str>, LockKey);
 pub struct Timeline {
     since: SystemTime,
     rows: HashMap<LockId, Row>,
-    /// Rows that were quiet for longest when all were last looked at, those for longest last, with their versions then.
-    quiet: Vec<(u64, LockId)>,
-    /// How many bars may have come since all were counted.
-    uncounted: usize,
     outages: VecDeque<Outage>,
     /// Grows with every change; each row and the outages have the number of their last.
     version: u64,
@@ -119,8 +110,6 @@ impl Timeline {
         Timeline {
             since: SystemTime::now(),
             rows: HashMap::new(),
-            quiet: Vec::new(),
-            uncounted: 0,
             outages: VecDeque::new(),
             version: 0,
             outages_version: 0,
@@ -137,7 +126,6 @@ impl Timeline {
     pub fn tenure(&mut self, news: TenureNews) {
         let TenureNews { at, source, change } = news;
         let TenureChange { at: _, lock, layout, ended, began, is_first_news } = change;
-        self.make_room_for_bar();
         let row = self.row((source, lock), layout);
         if let Some(bar) = row.tenures.back_mut().filter(|bar| !bar.has_ended()) {
             // A lock that was forgotten and is known again: the same tenure, shown farther back or not.
@@ -154,7 +142,7 @@ impl Timeline {
             bar.ended.get_or_insert(End { at, how: Ending::Seen });
         }
         if let Some(tenure) = began {
-            push(&mut row.tenures, Bar::new(tenure, at, !is_first_news));
+            push(&mut row.tenures, Bar::new(tenure, at, !is_first_news), BARS_MAX);
         }
     }
 
@@ -184,7 +172,6 @@ impl Timeline {
     /// Notes that a request waits, or has ceased to. Those of one tenure that wait together are one.
     pub fn wait(&mut self, wait: Wait) {
         let Wait { at, source, lock, layout, owner, revision, step } = wait;
-        self.make_room_for_bar();
         let row = self.row((source, lock), layout);
         let open = row.waits.iter_mut().rev().find(|bar| bar.revision == revision && bar.ended.is_none());
         match (step, open) {
@@ -197,6 +184,7 @@ impl Timeline {
                 push(
                     &mut row.waits,
                     WaitBar { owner, revision, began: at, ended, requests, waiting, drained, outcome },
+                    BARS_MAX,
                 );
             }
             (WaitStep::Entered, Some(bar)) => bar.leave(at, Some("entered")),
@@ -216,7 +204,8 @@ impl Timeline {
             None => {}
         }
         if let Some(trouble) = trouble {
-            push(&mut self.outages, Outage { source: Arc::clone(source), trouble, began: at, ended: None });
+            let outage = Outage { source: Arc::clone(source), trouble, began: at, ended: None };
+            push(&mut self.outages, outage, OUTAGES_MAX);
         }
         self.version += 1;
         self.outages_version = self.version;
@@ -247,26 +236,10 @@ impl Timeline {
         }
     }
 
-    /// The locks that have the most lose their oldest. That is told to nobody who follows: what was there was so.
-    fn make_room_for_bar(&mut self) {
-        self.uncounted += 1;
-        if self.uncounted <= BARS_UNCOUNTED_MAX {
-            return;
-        }
-        self.uncounted = 1;
-        let counts: Vec<_> = self.rows.values().flat_map(|row| [row.tenures.len(), row.waits.len()]).collect();
-        let kept = |most: usize| counts.iter().map(|count| most.min(*count)).sum::<usize>();
-        let fits = |most: &usize| kept(*most) <= BARS_IN_ALL_MAX - BARS_UNCOUNTED_MAX;
-        let most = (1..=BARS_MAX).rev().find(fits).expect("there is room for one of each kind in every row");
-        for row in self.rows.values_mut() {
-            row.tenures.drain(..row.tenures.len().saturating_sub(most));
-            row.waits.drain(..row.waits.len().saturating_sub(most));
-        }
-    }
-
     fn row(&mut self, id: LockId, layout: Layout) -> &mut Row {
         if !self.rows.contains_key(&id) && self.rows.len() >= ROWS_MAX {
-            self.remove_quietest();
+            let quietest = self.rows.iter().min_by_key(|(_, row)| row.version).map(|(id, _)| id.clone());
+            quietest.map(|id| self.rows.remove(&id));
             self.truncated = true;
         }
         self.version += 1;
@@ -274,24 +247,6 @@ impl Timeline {
         let row = self.rows.entry(id).or_insert(new);
         row.version = self.version;
         row
-    }
-
-    /// All rows are looked at once for many that go: with more locks than rows, each that is heard of takes the place of another.
-    fn remove_quietest(&mut self) {
-        loop {
-            while let Some((version, id)) = self.quiet.pop() {
-                // What has changed since, or is new, has been quiet for less long than all that has not.
-                if self.rows.get(&id).is_some_and(|row| row.version == version) {
-                    self.rows.remove(&id);
-                    return;
-                }
-            }
-            if self.rows.is_empty() {
-                return;
-            }
-            self.quiet = self.rows.iter().map(|(id, row)| (row.version, id.clone())).collect();
-            self.quiet.sort_unstable_by_key(|(version, _)| Reverse(*version));
-        }
     }
 }
 
@@ -301,8 +256,8 @@ impl Default for Timeline {
     }
 }
 
-fn push<T>(bars: &mut VecDeque<T>, bar: T) {
-    if bars.len() >= BARS_MAX {
+fn push<T>(bars: &mut VecDeque<T>, bar: T, max: usize) {
+    if bars.len() >= max {
         bars.pop_front();
     }
     bars.push_back(bar);

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use fencepost_config::{Config, Lock, LockIndex, Record, Route};
+use fencepost_fence::claim::Guard;
 use fencepost_locks::{LockSource, TemplatedLocks, TrackedLock, Unconfirmed};
 use fencepost_policy::LockKey;
 use futures_util::future::join_all;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use super::sources::went_back;
 use super::turning::Earlier;
 use crate::generation::{Generation, PreparedGeneration};
-use crate::routes::{ActiveRoute, Guard, record_format};
+use crate::routes::{ActiveRoute, record_format};
 
 /// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.
 ///

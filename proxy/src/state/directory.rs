@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::StateError;
+use super::error::StateError;
 
 /// A `state_dir` that this process alone uses, until it drops this or ends.
 pub(super) struct Directory {

@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::StateError;
 use super::directory::{Directory, is_at};
 use super::entry::Entry;
+use super::error::StateError;
 use super::frame::{self, FRAME_BYTES_MAX, Link};
 use super::remembered::Remembered;
 

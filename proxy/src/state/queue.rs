@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fencepost_policy::LockKey;
 use tokio::sync::oneshot;
 
-use super::StateError;
 use super::entry::Entry;
+use super::error::StateError;
 use super::remembered::Seen;
 
 /// What came of something that was handed over.

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use fencepost_policy::Revision;
 use tokio::sync::oneshot;
 
-use super::StateError;
 use super::directory::Directory;
 use super::entry::Entry;
+use super::error::StateError;
 use super::journal::Journal;
 use super::queue::{Leaving, Outcome, Pending, Queue};
 use super::remembered::{Remembered, Seen};

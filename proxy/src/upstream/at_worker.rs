@@ -21,8 +21,8 @@ use super::response_body::ResponseBody;
 use super::target::Timeouts;
 use super::tenure;
 use super::upload::{Broken, Upload};
-use crate::downstream::BodyFault;
-use crate::wire::{Alarm, BackgroundGuard, BackgroundHold, Socket};
+use crate::server::BodyFault;
+use crate::wire::{Alarm, BackgroundGuard, Socket};
 
 /// A request at the worker. It has a task of its own, which ends when the worker is done with the request, or it is given up; whether its
 /// client is there makes no difference to that.
@@ -65,7 +65,7 @@ pub(super) struct AtWorker<P: Permit> {
     /// Counts it as background work. `None` as long as the client is there.
     without_client: Option<BackgroundGuard>,
     /// The thread does not end before this.
-    _stays: BackgroundHold,
+    _stays: BackgroundGuard,
 }
 
 /// What a client gets for a request.

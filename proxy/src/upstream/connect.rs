@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,16 +9,15 @@ use fencepost_locks::first_to_connect;
 use rustls::ClientConfig;
 use socket2::SockRef;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpSocket, UnixStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::addresses::Addresses;
+use super::addresses::ADDRESSES;
 use super::error::UpstreamError;
-use super::quota::ConnectionQuota;
 use super::target::{Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
 use super::tls_failure::TlsFailure;
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::wire::{Socket, Transport, write_little_ahead};
 
 /// A connection on which nothing has been sent yet.
@@ -38,9 +36,7 @@ pub(super) struct Opened {
 /// If the last address that was tried takes none, or who is there is not the worker that it should be, or does not take us for
 /// what we are.
 pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol, UpstreamError> {
-    let addresses = Addresses::default();
-    let opened =
-        timeout(within, open(upstream, &addresses, Wants::Either)).await.map_err(|_| UpstreamError::Timeout)??;
+    let opened = timeout(within, open(upstream, Wants::Either)).await.map_err(|_| UpstreamError::Timeout)??;
     let Opened { mut socket, protocol, .. } = opened;
     if let Speaks::Tls(tls) = &upstream.speaks
         && let Ok(Err(refused)) = timeout(REFUSAL_MAX, socket.read_u8()).await
@@ -56,8 +52,8 @@ pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol,
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
 /// Opens a connection. By TLS, the worker picks what is spoken on it, of what would do.
-pub(super) async fn open(upstream: &Upstream, addresses: &Addresses, wants: Wants) -> Result<Opened, UpstreamError> {
-    let transport = connect(upstream, addresses).await.map_err(UpstreamError::unreachable)?;
+pub(super) async fn open(upstream: &Upstream, wants: Wants) -> Result<Opened, UpstreamError> {
+    let transport = connect(upstream).await.map_err(UpstreamError::unreachable)?;
     match &upstream.speaks {
         Speaks::Cleartext(protocol) => {
             Ok(Opened { socket: Socket::upstream(transport), protocol: *protocol, made_with: None })
@@ -67,12 +63,17 @@ pub(super) async fn open(upstream: &Upstream, addresses: &Addresses, wants: Want
 }
 
 /// Opens a connection to one of the addresses that the name has.
-pub(super) async fn connect(upstream: &Upstream, addresses: &Addresses) -> io::Result<Transport> {
+pub(super) async fn connect(upstream: &Upstream) -> io::Result<Transport> {
     match &upstream.address {
         UpstreamAddress::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
         UpstreamAddress::Tcp { host, port } => {
+            let (quota, host) = (&upstream.quota, (host.clone(), *port));
+            let look_up = async || Ok(lookup_host((host.0.as_str(), host.1)).await?.collect());
             let prepare = |socket: &TcpSocket| prepare(socket, upstream.unacknowledged_max);
-            let stream = connect_by_name(addresses, &upstream.quota, || look_up(host.clone(), *port), prepare).await?;
+            let connect = async |found: &[SocketAddr]| {
+                first_to_connect(found.iter().copied(), SILENCE_MAX, || quota.take_spare(), prepare).await
+            };
+            let stream = ADDRESSES.connect(&host, look_up, connect).await?;
             stream.set_nodelay(true)?;
             write_little_ahead(&SockRef::from(&stream));
             Ok(stream.into())
@@ -88,25 +89,6 @@ fn prepare(socket: &TcpSocket, unacknowledged_max: Duration) -> io::Result<()> {
     let socket = SockRef::from(socket);
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_user_timeout(Some(unacknowledged_max))
-}
-
-async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
-    Ok(lookup_host((host, port)).await?.collect())
-}
-
-async fn connect_by_name<F>(
-    addresses: &Addresses,
-    quota: &ConnectionQuota,
-    look_up: impl FnOnce() -> F,
-    prepare: impl Fn(&TcpSocket) -> io::Result<()>,
-) -> io::Result<TcpStream>
-where
-    F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
-{
-    let connect = async |found: Rc<[SocketAddr]>| {
-        first_to_connect(found.iter().copied(), SILENCE_MAX, || quota.take_spare(), &prepare).await
-    };
-    addresses.connect(look_up, connect).await
 }
 
 /// How long an address may say nothing until the next is tried as well: what RFC 8305 (section 5) recommends.
@@ -137,44 +119,3 @@ const HTTP2: &[u8] = b"h2";
 
 /// What a worker behind TLS may pick from, the one we like best first.
 pub const UPSTREAM_PROTOCOLS: &[&[u8]] = &[HTTP2, HTTP1];
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use tokio::net::TcpListener;
-    use tokio::time::advance;
-
-    use super::*;
-
-    /// Nobody listens there.
-    async fn refusing() -> SocketAddr {
-        TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
-    }
-
-    /// Each took a thread and asked a server.
-    #[tokio::test(start_paused = true)]
-    async fn a_hundred_connections_within_a_second_take_one_lookup_and_one_that_fails_has_the_next_look() {
-        let (listener, refusing) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), refusing().await);
-        let (works, lookups, addresses) = (listener.local_addr().unwrap(), Cell::new(0), Addresses::default());
-        let quota = ConnectionQuota::unlimited();
-        let connect_to = |address| {
-            let (lookups, quota) = (&lookups, &quota);
-            let look_up = move || {
-                lookups.set(lookups.get() + 1);
-                async move { Ok(vec![address]) }
-            };
-            connect_by_name(&addresses, quota, look_up, |_| Ok(()))
-        };
-        for _ in 0..100 {
-            connect_to(works).await.unwrap();
-            listener.accept().await.unwrap();
-        }
-        assert_eq!(lookups.get(), 1);
-        advance(Duration::from_secs(1)).await;
-        connect_to(refusing).await.unwrap_err();
-        assert_eq!(lookups.get(), 2);
-        connect_to(works).await.unwrap();
-        assert_eq!(lookups.get(), 3);
-    }
-}

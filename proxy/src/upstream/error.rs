@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use super::permit::Admitted;
 use super::request_body::RequestBody;
 use super::tls_failure::TlsFailure;
-use crate::downstream::BodyFault;
+use crate::server::BodyFault;
 
 /// Why there is no connection to a worker. One that could not be opened may be what many have waited for.
 #[derive(Debug, Clone, thiserror::Error)]

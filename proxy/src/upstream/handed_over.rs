@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::request_body::{RequestBody, RequestBodyError};
 use super::turns::Turns;
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::wire::Socket;
 
 /// Whether hyper still holds something of a request.

@@ -8,8 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
-use crate::downstream::Protocol;
-use crate::wire::give_way;
+use crate::server::Protocol;
 
 /// What of a response comes right behind its head.
 #[derive(Default)]
@@ -41,7 +40,7 @@ impl Here {
             match poll_fn(|cx| Poll::Ready(Pin::new(&mut *incoming).poll_frame(cx))).await {
                 Poll::Pending if turns < Here::TURNS_MAX => {
                     turns += 1;
-                    give_way().await;
+                    let_others_run().await;
                     continue;
                 }
                 Poll::Pending => break,
@@ -71,6 +70,19 @@ impl Here {
         here.data = joined(pieces);
         here
     }
+}
+
+/// Lets the other tasks that are ready on this thread run once: the connection's task may have the next piece already.
+async fn let_others_run() {
+    let mut has_waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Pieces put together. A single one is not copied.

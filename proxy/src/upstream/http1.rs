@@ -1,5 +1,6 @@
 //! One HTTP/1.1 connection to a worker.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -15,7 +16,6 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::handed_over::{HeadFuture, Outgoing};
-use super::pool::Place;
 use super::turns::Turns;
 use crate::in_place::pinned;
 use crate::wire::{HTTP1_BUFFER_BYTES, Socket};
@@ -36,7 +36,8 @@ pub(super) struct Http1 {
     is_spoilt: bool,
     /// Whether all that was begun on it has ended, and nothing is left to be written.
     is_clean: bool,
-    _place: Place,
+    /// Counts the connection in its pool.
+    _counted: Box<dyn Any>,
 }
 
 /// What the connection and the task that drives it share.
@@ -54,7 +55,7 @@ impl Http1 {
     pub(super) async fn new(
         socket: Socket,
         made_with: Option<Arc<ClientConfig>>,
-        place: Place,
+        counted: Box<dyn Any>,
     ) -> hyper::Result<Box<Http1>> {
         let io = TokioIo::new(socket.clone());
         let (mut sender, connection) = Builder::new().max_buf_size(HTTP1_BUFFER_BYTES).handshake(io).await?;
@@ -68,7 +69,7 @@ impl Http1 {
         let ready = sender.ready().await;
         let (idle_since, is_clean) = (Instant::now(), true);
         let connection =
-            Http1 { sender, driven, driver, idle_since, made_with, is_spoilt: false, is_clean, _place: place };
+            Http1 { sender, driven, driver, idle_since, made_with, is_spoilt: false, is_clean, _counted: counted };
         ready.map(|()| Box::new(connection))
     }
 

@@ -1,4 +1,4 @@
-//! A connection that is ready for a request.
+//! A request's way to the worker: a connection of HTTP/1.1, or a stream of HTTP/2.
 
 use std::rc::Rc;
 
@@ -7,10 +7,8 @@ use http::Request;
 use super::handed_over::{HeadFuture, Outgoing};
 use super::http1::Http1;
 use super::http2::Stream;
-use super::pool::Pool;
-use super::target::Wants;
 use super::turns::Turns;
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::wire::Socket;
 
 /// A request's way to the worker.
@@ -18,14 +16,6 @@ pub(super) enum Link {
     /// Boxed, since it is handed from one request to the next.
     Http1(Box<Http1>),
     Http2(Stream),
-}
-
-/// A connection on which a request can be sent at once. Dropped unused, it goes back to its pool.
-pub struct ReadyConnection {
-    /// `None` once it is used.
-    link: Option<Link>,
-    pool: Pool,
-    wants: Wants,
 }
 
 impl Link {
@@ -54,35 +44,6 @@ impl Link {
         match self {
             Link::Http1(connection) => connection.send(request),
             Link::Http2(stream) => stream.send(request),
-        }
-    }
-}
-
-impl ReadyConnection {
-    pub(super) fn new(link: Link, pool: Pool, wants: Wants) -> ReadyConnection {
-        ReadyConnection { link: Some(link), pool, wants }
-    }
-
-    /// The way to the worker, for the one request.
-    pub(super) fn take(mut self) -> (Link, Pool, Wants) {
-        (self.link.take().expect("a connection is used once"), self.pool.clone(), self.wants)
-    }
-
-    /// Whether a request can still be sent, asked when something else was waited for meanwhile.
-    pub fn is_usable(&self) -> bool {
-        match &self.link {
-            Some(Link::Http1(connection)) => self.pool.is_usable(connection),
-            Some(Link::Http2(stream)) => stream.is_usable(),
-            None => false,
-        }
-    }
-}
-
-impl Drop for ReadyConnection {
-    fn drop(&mut self) {
-        // Not having been used, it has been idle for as long as before.
-        if let Some(Link::Http1(connection)) = self.link.take() {
-            self.pool.put_back(connection);
         }
     }
 }

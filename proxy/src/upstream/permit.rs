@@ -1,9 +1,11 @@
 //! What lets a request out to the worker, and what becomes of that.
 
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+pub use fencepost_fence::tenure::TenureState;
 use tokio::time::Instant;
 
 use crate::wire::Socket;
@@ -96,13 +98,13 @@ pub trait Permit: 'static {
 /// The tenure that a request was admitted under.
 pub trait TenureWatch {
     /// How it is now.
-    fn standing(&self) -> TenureState;
+    fn state(&self) -> TenureState;
 
     /// Completes when that may have changed by anything but time and news that come without a word ([`TenureWatch::fetch_news`]). To miss nothing,
-    /// await it after a look at the standing that was taken after this was called.
+    /// await it after a look at the state that was taken after this was called.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
-    /// Has newer news looked for while they are too old. Says when to look at the standing again at the latest: they may come without a
+    /// Has newer news looked for while they are too old. Says when to look at the state again at the latest: they may come without a
     /// word, as what dates many locks at once tells none of them.
     fn fetch_news(&self) -> Instant;
 
@@ -111,20 +113,6 @@ pub trait TenureWatch {
 
     /// Something of the request was cut on that account.
     fn cut(&self);
-}
-
-/// How it is with the tenure that a request was admitted under.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TenureState {
-    /// It goes on, by news that are good until then.
-    Good {
-        /// When they will be too old, unless newer ones come.
-        until: Instant,
-    },
-    /// It may have ended: the news are too old.
-    Stale,
-    /// It has ended, for good.
-    Ended,
 }
 
 /// How a request's stay at the worker ended.
@@ -151,38 +139,6 @@ impl<P: Permit> Held<P> {
         Held(Some(permit))
     }
 
-    pub(super) fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
-        self.0.as_ref().and_then(Permit::watch)
-    }
-
-    pub(super) fn overdue(&mut self, last_bytes: LastBytes) {
-        if let Some(permit) = &mut self.0 {
-            permit.overdue(last_bytes);
-        }
-    }
-
-    pub(super) fn counts_until(&self) -> Option<Instant> {
-        self.0.as_ref().and_then(Permit::counts_until)
-    }
-
-    pub(super) fn answered(&self, took: Duration) {
-        if let Some(permit) = &self.0 {
-            permit.answered(took);
-        }
-    }
-
-    pub(super) fn body_cut(&mut self, last_bytes: LastBytes) {
-        if let Some(permit) = &mut self.0 {
-            permit.body_cut(last_bytes);
-        }
-    }
-
-    pub(super) fn heard(&mut self) {
-        if let Some(permit) = &mut self.0 {
-            permit.heard();
-        }
-    }
-
     pub(super) fn finished(mut self, how: Ending, last_bytes: Instant) {
         if let Some(permit) = self.0.take() {
             permit.finished(how, last_bytes);
@@ -192,6 +148,20 @@ impl<P: Permit> Held<P> {
     /// Gives the permit back: its request has not been sent.
     pub(super) fn into_inner(mut self) -> P {
         self.0.take().expect("a permit is held until it is finished")
+    }
+}
+
+impl<P: Permit> Deref for Held<P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        self.0.as_ref().expect("a permit is held until it is finished")
+    }
+}
+
+impl<P: Permit> DerefMut for Held<P> {
+    fn deref_mut(&mut self) -> &mut P {
+        self.0.as_mut().expect("a permit is held until it is finished")
     }
 }
 

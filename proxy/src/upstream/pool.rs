@@ -13,15 +13,14 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use self::opening::Opening;
-use super::addresses::Addresses;
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::http2::{Http2, Stream};
-use super::link::{Link, ReadyConnection};
+use super::link::Link;
 use super::quota::{IDLE_LOOK, QUOTA_LOOK, QuotaPermit};
 use super::target::{Speaks, Upstream, Wants};
-use crate::downstream::Protocol;
 use crate::logging::WithCauses;
+use crate::server::Protocol;
 use crate::wire::{Background, Socket};
 
 /// How often the log says the same of a worker.
@@ -43,7 +42,6 @@ pub struct Pool {
 
 struct Shared {
     upstream: Upstream,
-    addresses: Addresses,
     background: Background,
     /// HTTP/1.1 connections without a request, the one used last at the end.
     #[expect(clippy::vec_box, reason = "a request takes one and moves it on")]
@@ -91,6 +89,43 @@ pub(super) struct Place {
     permit: Option<QuotaPermit>,
 }
 
+/// A connection on which a request can be sent at once. Dropped unused, it goes back to its pool.
+pub struct ReadyConnection {
+    /// `None` once it is used.
+    link: Option<Link>,
+    pool: Pool,
+    wants: Wants,
+}
+
+impl ReadyConnection {
+    fn new(link: Link, pool: Pool, wants: Wants) -> ReadyConnection {
+        ReadyConnection { link: Some(link), pool, wants }
+    }
+
+    /// The way to the worker, for the one request.
+    pub(super) fn take(mut self) -> (Link, Pool, Wants) {
+        (self.link.take().expect("a connection is used once"), self.pool.clone(), self.wants)
+    }
+
+    /// Whether a request can still be sent, asked when something else was waited for meanwhile.
+    pub fn is_usable(&self) -> bool {
+        match &self.link {
+            Some(Link::Http1(connection)) => self.pool.is_usable(connection),
+            Some(Link::Http2(stream)) => stream.is_usable(),
+            None => false,
+        }
+    }
+}
+
+impl Drop for ReadyConnection {
+    fn drop(&mut self) {
+        // Not having been used, it has been idle for as long as before.
+        if let Some(Link::Http1(connection)) = self.link.take() {
+            self.pool.put_back(connection);
+        }
+    }
+}
+
 impl Pool {
     /// A pool that has no connection yet. What outlives its client runs in `background`.
     pub fn new(upstream: Upstream, background: Background) -> Pool {
@@ -101,7 +136,6 @@ impl Pool {
         Pool {
             shared: Rc::new(Shared {
                 upstream,
-                addresses: Addresses::default(),
                 background,
                 idle: RefCell::default(),
                 http2: RefCell::default(),

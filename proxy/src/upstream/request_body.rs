@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use super::fields::{self, KeptFields};
 use super::tenure::{PieceCheck, Way};
 use super::upload::{Broken, Upload};
-use crate::downstream::{BodyError, ClientBody, Protocol};
+use crate::server::{BodyError, ClientBody, Protocol};
 
 /// The body of a request on its way to the worker.
 pub enum RequestBody {

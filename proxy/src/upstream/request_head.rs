@@ -12,7 +12,7 @@ use super::fields::{self, Found, KeptFields};
 use super::request_body::RequestBody;
 use super::request_form::{CHUNKED, is_chunked};
 use super::target::Upstream;
-use crate::downstream::{Connection, Protocol};
+use crate::server::{Connection, Protocol};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

@@ -11,7 +11,7 @@ use super::error::ResponseBodyError;
 use super::permit::Permit;
 use super::relay::Relay;
 use super::websocket::WorkerEnd;
-use crate::downstream::{AnswerBody, Tunnel};
+use crate::server::{AnswerBody, Tunnel};
 
 /// The body of an answer: a worker's, or one of our own.
 ///

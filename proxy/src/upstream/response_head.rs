@@ -4,7 +4,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, Version};
 
 use super::fields::{self, KeptFields};
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 
 /// Removes what concerns the worker's connection only and whatever is named `Fence-*`, and adds our hop to `Via`.
 pub(super) fn clean(headers: &mut HeaderMap, status: StatusCode, received: Protocol) {

@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 
 use super::quota::ConnectionQuota;
 use super::request_body::RequestBody;
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 
 /// A worker, or several behind one address.
 #[derive(Debug, Clone)]

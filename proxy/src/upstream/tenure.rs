@@ -32,7 +32,7 @@ impl PieceCheck {
         loop {
             // Before the tenure is looked at, so that no change is missed.
             self.next_look.take_if(|look| look.as_mut().poll(cx).is_ready());
-            match watch.standing() {
+            match watch.state() {
                 TenureState::Ended => return Way::Cut,
                 TenureState::Good { .. } => {
                     self.next_look = None;
@@ -56,7 +56,7 @@ pub(super) async fn ended(watch: Rc<dyn TenureWatch>, is_coming: impl Fn() -> bo
     let mut paused_since = None;
     loop {
         let changed = watch.changed();
-        let look_at = match watch.standing() {
+        let look_at = match watch.state() {
             TenureState::Ended => return,
             TenureState::Good { until } => {
                 paused_since = None;

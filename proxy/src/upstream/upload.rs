@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::permit::TenureWatch;
-use crate::downstream::BodyFault;
+use crate::server::BodyFault;
 
 /// How far a streamed body has come. Shared by the body, which hyper has, and the request that it belongs to.
 pub(super) struct Upload {

@@ -19,7 +19,7 @@ use super::both_ways::pass_both_ways;
 use super::link::Link;
 use super::permit::{Ending, Permit, TenureWatch};
 use super::tenure::{PieceCheck, Way};
-use crate::downstream::TunnelEnd;
+use crate::server::TunnelEnd;
 use crate::wire::Socket;
 
 /// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or one has and nothing moves

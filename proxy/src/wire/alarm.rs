@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_alarm_wakes_whoever_asked_last_after_it_was_moved_as_before() {
+    async fn moved_alarm_wakes_the_task_that_asked_last() {
         LocalSet::new()
             .run_until(async {
                 let mut alarm = Alarm::new();

@@ -8,60 +8,53 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
-use super::outbox::Outbox;
-
-/// Counts what a thread still does for requests whose client has left, so that the thread does not end before it. What it is to write
-/// is here too.
+/// Counts what a thread still does for requests whose client has left, so that the thread does not end before it.
 ///
 /// Futures run on the thread that has it: nothing here is `Send`.
 #[derive(Clone, Default)]
-pub struct Background {
-    shared: Rc<Shared>,
-    outbox: Outbox,
-}
+pub struct Background(Rc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    running: Cell<usize>,
-    /// What is not counted as running, and is waited for all the same.
-    held: Cell<usize>,
+    counts: Cell<Counts>,
     idle_waker: RefCell<Option<Waker>>,
 }
 
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    running: usize,
+    /// What is not counted as running, and is waited for all the same.
+    held: usize,
+}
+
 impl Background {
-    /// Runs `work` to its end, whoever started it.
+    /// Runs `work` to its end, on this thread.
     pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
-        tokio::task::spawn_local(CountedWork { work, _counted: Counted::new(self.shared.clone()) });
+        tokio::task::spawn_local(CountedWork { work, _guard: self.guard() });
     }
 
     /// Keeps the thread from ending as long as this lives.
     pub(crate) fn guard(&self) -> BackgroundGuard {
-        Counted::new(self.shared.clone())
+        BackgroundGuard::new(&self.0, Counts { running: 1, held: 0 })
     }
 
     /// Keeps the thread from ending as long as this lives, uncounted.
-    pub(crate) fn hold(&self) -> BackgroundHold {
-        self.shared.held.set(self.shared.held.get() + 1);
-        BackgroundHold(self.shared.clone())
-    }
-
-    /// Where the connections of the thread leave what they say.
-    pub(crate) fn outbox(&self) -> &Outbox {
-        &self.outbox
+    pub(crate) fn hold(&self) -> BackgroundGuard {
+        BackgroundGuard::new(&self.0, Counts { running: 0, held: 1 })
     }
 
     /// How many futures have not ended yet.
     pub fn running(&self) -> usize {
-        self.shared.running.get()
+        self.0.counts.get().running
     }
 
     /// Waits until nothing runs any more.
     pub async fn idle(&self) {
         poll_fn(|cx| {
-            if self.shared.is_idle() {
+            if self.0.is_idle() {
                 return Poll::Ready(());
             }
-            *self.shared.idle_waker.borrow_mut() = Some(cx.waker().clone());
+            *self.0.idle_waker.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -69,11 +62,11 @@ impl Background {
 }
 
 pin_project! {
-    /// Work and its count. An `async` block would hold the work twice: as what it was given and as what it awaits.
+    /// Work and its guard. An `async` block would hold the work twice: as what it was given and as what it awaits.
     struct CountedWork<F> {
         #[pin]
         work: F,
-        _counted: Counted,
+        _guard: BackgroundGuard,
     }
 }
 
@@ -85,45 +78,35 @@ impl<F: Future<Output = ()>> Future for CountedWork<F> {
     }
 }
 
-/// See [`Background::guard`].
-pub(crate) type BackgroundGuard = Counted;
+/// See [`Background::guard`] and [`Background::hold`].
+pub(crate) struct BackgroundGuard {
+    shared: Rc<Shared>,
+    counts: Counts,
+}
 
-pub(crate) struct Counted(Rc<Shared>);
-
-impl Counted {
-    fn new(shared: Rc<Shared>) -> Counted {
-        shared.running.set(shared.running.get() + 1);
-        Counted(shared)
+impl BackgroundGuard {
+    fn new(shared: &Rc<Shared>, counts: Counts) -> BackgroundGuard {
+        let Counts { running, held } = shared.counts.get();
+        shared.counts.set(Counts { running: running + counts.running, held: held + counts.held });
+        BackgroundGuard { shared: Rc::clone(shared), counts }
     }
 }
 
-impl Drop for Counted {
+impl Drop for BackgroundGuard {
     fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
-        self.0.wake_if_idle();
-    }
-}
-
-/// See [`Background::hold`].
-pub(crate) struct BackgroundHold(Rc<Shared>);
-
-impl Drop for BackgroundHold {
-    fn drop(&mut self) {
-        self.0.held.set(self.0.held.get() - 1);
-        self.0.wake_if_idle();
+        let Counts { running, held } = self.shared.counts.get();
+        self.shared.counts.set(Counts { running: running - self.counts.running, held: held - self.counts.held });
+        if self.shared.is_idle()
+            && let Some(waker) = self.shared.idle_waker.borrow_mut().take()
+        {
+            waker.wake();
+        }
     }
 }
 
 impl Shared {
     fn is_idle(&self) -> bool {
-        self.running.get() == 0 && self.held.get() == 0
-    }
-
-    fn wake_if_idle(&self) {
-        if self.is_idle()
-            && let Some(waker) = self.idle_waker.borrow_mut().take()
-        {
-            waker.wake();
-        }
+        let Counts { running, held } = self.counts.get();
+        running == 0 && held == 0
     }
 }

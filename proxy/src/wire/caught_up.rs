@@ -11,9 +11,9 @@ use tokio::task::{JoinHandle, spawn_local, yield_now};
 /// How often this thread looks at its sockets: what one task reads may be for another, and one look tells of a thousand sockets.
 const LOOKS: usize = 16;
 
-/// Completes when this thread has looked at its sockets and whoever waited for them has had their turn.
+/// Completes when this thread has looked at its sockets and the tasks that waited for them have run.
 ///
-/// Whoever says that a peer was silent for too long waits for this first. To a process that stood still (SIGSTOP, a frozen
+/// A timeout of a silent peer waits for this first. To a process that stood still (SIGSTOP, a frozen
 /// container) all times come at once when it goes on, and the runtime may tell of them before it has looked at any socket.
 pub(crate) async fn caught_up() {
     for _ in 0..LOOKS {
@@ -21,7 +21,7 @@ pub(crate) async fn caught_up() {
     }
 }
 
-/// A timer for hyper by which nobody is too late before that.
+/// A timer for hyper that goes off only after that.
 pub(crate) struct PatientTimer;
 
 struct PatientSleep {

@@ -4,9 +4,6 @@
 mod alarm;
 mod background;
 mod caught_up;
-mod gathered;
-mod give_way;
-mod outbox;
 mod socket;
 mod stream;
 mod tls;
@@ -14,10 +11,8 @@ mod transport;
 
 pub use alarm::Alarm;
 pub use background::Background;
-pub(crate) use background::{BackgroundGuard, BackgroundHold};
+pub(crate) use background::BackgroundGuard;
 pub(crate) use caught_up::{PatientTimer, caught_up};
-pub(crate) use gathered::{Gathered, Turns};
-pub(crate) use give_way::give_way;
 pub use socket::Socket;
 pub use transport::Transport;
 pub(crate) use transport::{keep_alive, write_little_ahead};

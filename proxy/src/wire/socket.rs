@@ -29,17 +29,22 @@ struct Shared {
     stream: RefCell<Stream>,
     /// Bytes that were read before hyper got the socket, and are to be read first.
     unread: RefCell<Bytes>,
-    /// Since when the other side's reading holds up our writing, if it does.
-    write_blocked_since: Cell<Option<Instant>>,
-    /// Bytes written.
-    written: Cell<u64>,
-    /// When the kernel last took any of them.
-    last_write: Cell<Option<Instant>>,
-    /// Bytes read.
-    read: Cell<u64>,
+    state: Cell<State>,
     on_write_error: OnWriteError,
-    /// Set by the first write error that was swallowed.
-    broken: Cell<bool>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Since when the other side's reading holds up our writing, if it does.
+    write_blocked_since: Option<Instant>,
+    /// Bytes written.
+    written: u64,
+    /// When the kernel last took any of them.
+    last_write: Option<Instant>,
+    /// Bytes read.
+    read: u64,
+    /// Whether nothing that is written arrives any more.
+    is_broken: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,12 +83,8 @@ impl Socket {
             shared: Rc::new(Shared {
                 stream: RefCell::new(stream),
                 unread: RefCell::new(Bytes::new()),
-                write_blocked_since: Cell::new(None),
-                written: Cell::new(0),
-                last_write: Cell::new(None),
-                read: Cell::new(0),
+                state: Cell::default(),
                 on_write_error,
-                broken: Cell::new(false),
             }),
         }
     }
@@ -97,12 +98,6 @@ impl Socket {
     /// the runtime has heard.
     pub fn is_quiet(&self) -> bool {
         self.news() == News::Nothing
-    }
-
-    /// The same, asking the kernel only if the runtime has heard of anything. That is everything that came before whatever else it has
-    /// heard of, such as the request that is to be sent.
-    pub fn is_quiet_as_heard(&self) -> bool {
-        !self.shared.stream.borrow().transport().has_heard() || self.is_quiet()
     }
 
     /// Whether the other side has sent something that was not read. Asks the kernel.
@@ -120,40 +115,27 @@ impl Socket {
         self.shared.stream.borrow_mut().tls_failure()
     }
 
-    /// Ready when the other side has ended, as far as can be seen before what it sent is read. Wakes whoever waits to read: for what
-    /// comes behind unread bytes, only once these are read.
-    pub fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            ready!(self.shared.stream.borrow().transport().poll_heard(cx));
-            match self.news() {
-                News::End => return Poll::Ready(()),
-                News::Bytes => return Poll::Pending,
-                News::Nothing => self.shared.stream.borrow().transport().forget_heard(),
-            }
-        }
-    }
-
     fn news(&self) -> News {
         self.shared.stream.borrow_mut().news()
     }
 
     /// Ends our side: the other side reads the end after what was flushed, and nothing more is ever written.
     pub fn shut_write(&self) {
-        self.shared.broken.set(true);
+        self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow_mut().end_write();
     }
 
     /// Ends our side in the middle of what was being written, and nothing more is ever written. By TLS, the other side sees that
     /// something is missing.
     pub fn cut_write(&self) {
-        self.shared.broken.set(true);
+        self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow().transport().shut(Shutdown::Write);
     }
 
-    /// Resets the connection, whoever else has a handle: the kernel delivers nothing more of what was written. A unix socket is shut down
+    /// Resets the connection, whatever other handles there are: the kernel delivers nothing more of what was written. A unix socket is shut down
     /// both ways.
     pub fn reset(&self) {
-        self.shared.broken.set(true);
+        self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow().transport().reset();
     }
 
@@ -175,7 +157,7 @@ impl Socket {
 
     /// When the kernel last took bytes that it may deliver late. `None` if it took none, or delivers at once, as on a unix socket.
     pub fn last_write(&self) -> Option<Instant> {
-        let last_write = self.shared.last_write.get();
+        let last_write = self.shared.state.get().last_write;
         // By TLS, a write that is not finished may have begun: the kernel has a part of it.
         let last_write = if self.is_write_blocked() { Some(Instant::now()) } else { last_write };
         last_write.filter(|_| self.shared.stream.borrow().transport().may_deliver_late())
@@ -194,33 +176,33 @@ impl Socket {
 
     /// Whether the last write could not be finished because the other side does not read.
     pub fn is_write_blocked(&self) -> bool {
-        self.shared.write_blocked_since.get().is_some()
+        self.write_blocked_since().is_some()
     }
 
     /// Since when no write could be finished because the other side does not read.
     pub fn write_blocked_since(&self) -> Option<Instant> {
-        self.shared.write_blocked_since.get()
+        self.shared.state.get().write_blocked_since
     }
 
     /// Whether nothing that is written arrives any more.
     pub fn is_broken(&self) -> bool {
-        self.shared.broken.get()
+        self.shared.state.get().is_broken
     }
 
-    /// Bytes moved either way over the wire so far, those of TLS itself among them: whoever watches for a standstill only
-    /// looks whether it changes.
+    /// Bytes moved either way over the wire so far, those of TLS itself among them: a change shows that
+    /// the connection goes on.
     pub fn bytes_moved(&self) -> u64 {
         self.shared.stream.borrow().transport().bytes_moved()
     }
 
     /// Bytes written so far.
     pub fn bytes_written(&self) -> u64 {
-        self.shared.written.get()
+        self.shared.state.get().written
     }
 
     /// Bytes read so far.
     pub fn bytes_read(&self) -> u64 {
-        self.shared.read.get()
+        self.shared.state.get().read
     }
 
     /// Takes down what a write came to, and what the writer is to believe.
@@ -228,35 +210,48 @@ impl Socket {
         let shared = &*self.shared;
         match result {
             Poll::Ready(Ok(written)) => {
-                shared.write_blocked(shared.stream.borrow().is_behind());
-                shared.written.set(shared.written.get().wrapping_add(written as u64));
-                if shared.on_write_error == OnWriteError::ReadOn {
-                    shared.last_write.set(Some(Instant::now()));
-                }
+                let is_behind = shared.stream.borrow().is_behind();
+                shared.change(|state| {
+                    state.block_writes(is_behind);
+                    state.written = state.written.wrapping_add(written as u64);
+                    if shared.on_write_error == OnWriteError::ReadOn {
+                        state.last_write = Some(Instant::now());
+                    }
+                });
                 Poll::Ready(Ok(written))
             }
             Poll::Ready(Err(error)) if shared.on_write_error == OnWriteError::Report => Poll::Ready(Err(error)),
             Poll::Ready(Err(_)) => {
-                shared.broken.set(true);
-                shared.write_blocked(false);
+                shared.change(|state| {
+                    state.block_writes(false);
+                    state.is_broken = true;
+                });
                 Poll::Ready(Ok(wanted))
             }
             Poll::Pending => {
-                shared.write_blocked(true);
+                shared.change(|state| state.block_writes(true));
                 Poll::Pending
             }
         }
     }
 
     fn swallows_writes(&self) -> bool {
-        self.shared.broken.get() && self.shared.on_write_error == OnWriteError::ReadOn
+        self.is_broken() && self.shared.on_write_error == OnWriteError::ReadOn
     }
 }
 
 impl Shared {
-    fn write_blocked(&self, is_blocked: bool) {
-        if is_blocked != self.write_blocked_since.get().is_some() {
-            self.write_blocked_since.set(is_blocked.then(Instant::now));
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.get();
+        change(&mut state);
+        self.state.set(state);
+    }
+}
+
+impl State {
+    fn block_writes(&mut self, is_blocked: bool) {
+        if is_blocked != self.write_blocked_since.is_some() {
+            self.write_blocked_since = is_blocked.then(Instant::now);
         }
     }
 }
@@ -267,7 +262,7 @@ impl AsyncRead for Socket {
         let before = buffer.filled().len();
         let mut unread = shared.unread.borrow_mut();
         if unread.is_empty() {
-            ready!(Pin::new(&mut *shared.stream.borrow_mut()).poll_read(cx, buffer))?;
+            ready!(shared.stream.borrow_mut().io().poll_read(cx, buffer))?;
         } else {
             let count = unread.len().min(buffer.remaining());
             buffer.put_slice(&unread[..count]);
@@ -277,7 +272,7 @@ impl AsyncRead for Socket {
             }
         }
         let count = (buffer.filled().len() - before) as u64;
-        shared.read.set(shared.read.get().wrapping_add(count));
+        shared.change(|state| state.read = state.read.wrapping_add(count));
         Poll::Ready(Ok(()))
     }
 }
@@ -287,7 +282,7 @@ impl AsyncWrite for Socket {
         if self.swallows_writes() {
             return Poll::Ready(Ok(bytes.len()));
         }
-        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_write(cx, bytes);
+        let result = self.shared.stream.borrow_mut().io().poll_write(cx, bytes);
         self.wrote(bytes.len(), result)
     }
 
@@ -300,7 +295,7 @@ impl AsyncWrite for Socket {
         if self.swallows_writes() {
             return Poll::Ready(Ok(wanted));
         }
-        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_write_vectored(cx, slices);
+        let result = self.shared.stream.borrow_mut().io().poll_write_vectored(cx, slices);
         self.wrote(wanted, result)
     }
 
@@ -311,14 +306,14 @@ impl AsyncWrite for Socket {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Otherwise the kernel has it already.
         if self.shared.stream.borrow().is_behind() && !self.swallows_writes() {
-            let flushed = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_flush(cx);
+            let flushed = self.shared.stream.borrow_mut().io().poll_flush(cx);
             ready!(self.wrote(0, flushed.map_ok(|()| 0)))?;
         }
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_shutdown(cx);
+        let result = self.shared.stream.borrow_mut().io().poll_shutdown(cx);
         let lenient = self.shared.on_write_error == OnWriteError::ReadOn;
         result.map(|ended| if lenient { Ok(()) } else { ended })
     }

@@ -1,14 +1,11 @@
 //! What is read and written: in the clear, or by TLS.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::tls::Tls;
-use super::transport::Transport;
+use super::transport::{Io, Transport};
 
 /// A stream of bytes in the clear or by TLS, whichever side of it we are.
 pub(super) enum Stream {
@@ -27,6 +24,13 @@ pub(super) enum News {
 }
 
 impl Stream {
+    pub(super) fn io(&mut self) -> Pin<&mut dyn Io> {
+        match self {
+            Stream::Clear(transport) => Pin::new(transport),
+            Stream::Tls(tls) => Pin::new(&mut **tls),
+        }
+    }
+
     pub(super) fn transport(&self) -> &Transport {
         match self {
             Stream::Clear(transport) => transport,
@@ -74,51 +78,4 @@ impl Stream {
 
 pub(super) fn nothing_or_end(error: &io::Error) -> News {
     if error.kind() == io::ErrorKind::WouldBlock { News::Nothing } else { News::End }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Stream::Clear(transport) => Pin::new(transport).poll_read(cx, buffer),
-            Stream::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Stream::Clear(transport) => Pin::new(transport).poll_write(cx, bytes),
-            Stream::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Stream::Clear(transport) => Pin::new(transport).poll_write_vectored(cx, slices),
-            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Stream::Clear(transport) => Pin::new(transport).poll_flush(cx),
-            Stream::Tls(tls) => Pin::new(tls).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Stream::Clear(transport) => Pin::new(transport).poll_shutdown(cx),
-            Stream::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
-        }
-    }
 }

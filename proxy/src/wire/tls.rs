@@ -18,7 +18,7 @@ const LOOK_BYTES_MAX: usize = 40 * 1024;
 /// A stream by TLS, whichever side of it we are.
 pub(super) struct Tls {
     stream: TlsStream<Transport>,
-    /// Who waits to read. Of what a look takes in, the runtime tells nobody.
+    /// The task that waits to read. The runtime does not wake it for what a look takes in.
     reader: Option<Waker>,
     /// Bytes to a worker that are encrypted and not all written yet: the first of those that are written next.
     taken: usize,
@@ -69,7 +69,7 @@ impl Tls {
         }
     }
 
-    /// Writes the alert that tells an end from a loss, if it can be written at once: whoever does not read sees a loss.
+    /// Writes the alert that tells an end from a loss, if it can be written at once: a peer that does not read sees a loss.
     pub(super) fn say_end(&mut self) {
         match &mut self.stream {
             TlsStream::Client(client) => {
@@ -106,7 +106,7 @@ fn news<S: SideData>(transport: &Transport, session: &mut ConnectionCommon<S>) -
             return News::End;
         }
         if taken_in > LOOK_BYTES_MAX {
-            return News::Bytes; // What is left is for whoever reads, a turn at a time.
+            return News::Bytes; // The reader takes the rest, a turn at a time.
         }
         match session.read_tls(&mut transport.at_once()) {
             Ok(0) => return News::End,
@@ -174,7 +174,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
-    use std::time::Duration;
 
     use fencepost_tests::{Authority, WorkerTls};
     use fencepost_tls::{ClientFiles, ClientTls};
@@ -212,7 +211,7 @@ mod tests {
 
     /// Else a request would have left its worker by our count while rustls still had a part of it to write.
     #[tokio::test]
-    async fn what_a_worker_was_written_arrives_though_nothing_is_written_any_more() {
+    async fn bytes_that_count_as_written_arrive_though_no_more_follow() {
         let (mut socket, mut worker) = pair().await;
         let piece = [7; 3000];
         let mut written = 0;
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_at_the_pace_of_the_worker_arrives_once_and_in_order() {
+    async fn bytes_arrive_once_and_in_order_at_the_pace_of_the_worker() {
         let (mut socket, mut worker) = pair().await;
         let sent: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
         let all = sent.clone();
@@ -243,32 +242,6 @@ mod tests {
         let (_, read) = tokio::join!(writing, worker.read_to_end(&mut arrived));
         assert_eq!(read.unwrap(), sent.len(), "to an end that is said");
         assert!(arrived == sent);
-    }
-
-    /// Asks for the end before it is there, and again behind bytes, then waits for it.
-    async fn wait_for_end(mut socket: Socket, mut other: impl AsyncWrite + Unpin) {
-        async fn has_not_ended(socket: &Socket) -> bool {
-            poll_fn(|cx| Poll::Ready(socket.poll_end(cx).is_pending())).await
-        }
-        assert!(has_not_ended(&socket).await);
-        other.write_all(b"news").await.unwrap();
-        let mut news = [0; 4];
-        socket.read_exact(&mut news[..1]).await.unwrap(); // The runtime has heard of all of it.
-        assert!(has_not_ended(&socket).await);
-        socket.read_exact(&mut news[1..]).await.unwrap();
-        let ended = async {
-            assert!(has_not_ended(&socket).await);
-            tokio::join!(poll_fn(|cx| socket.poll_end(cx)), async { other.shutdown().await.unwrap() })
-        };
-        tokio::time::timeout(Duration::from_secs(10), ended).await.expect("it is told of the end");
-    }
-
-    #[tokio::test]
-    async fn whoever_waits_for_the_end_is_told_of_it_behind_all_that_was_sent() {
-        let (ours, other) = pair().await;
-        wait_for_end(ours, other).await;
-        let (ours, other) = UnixStream::pair().unwrap();
-        wait_for_end(Socket::downstream(ours.into()), other).await;
     }
 
     /// Records of TLS 1.3, encrypted by hand: none of padding alone is written by a library.
@@ -355,7 +328,7 @@ mod tests {
 
     /// The runtime hears of nothing that was taken in before it looked.
     #[tokio::test]
-    async fn whoever_waits_to_read_is_woken_by_a_look_that_takes_in_what_came() {
+    async fn look_that_takes_bytes_in_wakes_the_waiting_reader() {
         let (mut socket, mut worker) = pair().await;
         assert!(socket.is_quiet(), "tickets are no news");
         let calls = Arc::new(Calls::default());

@@ -31,7 +31,7 @@ pub(crate) fn keep_alive(socket: &SockRef<'_>) {
         TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3);
     let user_timeout = socket.tcp_user_timeout().ok().flatten().filter(|timeout| *timeout > Duration::from_secs(60));
     let keepalive = user_timeout.map_or(keepalive.clone(), |timeout| keepalive.with_time(timeout));
-    let _ = socket.set_tcp_keepalive(&keepalive); // The kernel sees the end of whoever has a unix socket.
+    let _ = socket.set_tcp_keepalive(&keepalive); // Not on a unix socket, where the kernel sees the peer's end.
 }
 
 /// Has the kernel take little ahead ([`UNSENT_BYTES_MAX`]; tcp(7), `TCP_NOTSENT_LOWAT`).
@@ -43,7 +43,7 @@ pub(crate) fn write_little_ahead(socket: &SockRef<'_>) {
 pub struct Transport {
     connection: Connection,
     moved: Cell<u64>,
-    /// What may be read before whoever reads is to wait for its next turn.
+    /// How many bytes may be read before the reader has to yield.
     allowance: Cell<usize>,
 }
 
@@ -51,6 +51,20 @@ enum Connection {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
+
+impl Connection {
+    fn io(&mut self) -> Pin<&mut dyn Io> {
+        match self {
+            Connection::Tcp(stream) => Pin::new(stream),
+            Connection::Unix(stream) => Pin::new(stream),
+        }
+    }
+}
+
+/// A stream of bytes, both ways.
+pub(super) trait Io: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
 
 impl Transport {
     fn new(connection: Connection) -> Transport {
@@ -62,7 +76,7 @@ impl Transport {
         self.moved.get()
     }
 
-    /// Has whoever reads wait for its next turn when so much has been read from now on.
+    /// Makes the reader yield when so many bytes have been read from now on.
     pub(super) fn allow(&self, bytes: usize) {
         self.allowance.set(bytes);
     }
@@ -70,32 +84,6 @@ impl Transport {
     /// How much could be read at once, one byte at most; `Ok(0)`: the other side has ended.
     pub(super) fn peek(&self) -> io::Result<usize> {
         self.socket().peek(&mut [MaybeUninit::uninit()])
-    }
-
-    /// Whether there may be something to read, or the end, as far as the runtime has heard: by its last look at all sockets.
-    pub(super) fn has_heard(&self) -> bool {
-        self.if_heard(|| Ok(())).is_ok()
-    }
-
-    /// Ready when there may be something to read, or the end, as far as the runtime has heard.
-    pub(super) fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let heard = match &self.connection {
-            Connection::Tcp(stream) => stream.poll_read_ready(cx),
-            Connection::Unix(stream) => stream.poll_read_ready(cx),
-        };
-        heard.map(|_| ()) // Whoever looks sees what is wrong.
-    }
-
-    /// Nothing is there of what the runtime has heard: it is to say so when it hears of something else.
-    pub(super) fn forget_heard(&self) {
-        let _ = self.if_heard(|| Err::<(), _>(io::ErrorKind::WouldBlock.into()));
-    }
-
-    fn if_heard<T>(&self, look: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        match &self.connection {
-            Connection::Tcp(stream) => stream.try_io(Interest::READABLE, look),
-            Connection::Unix(stream) => stream.try_io(Interest::READABLE, look),
-        }
     }
 
     /// The first byte that is there to be read, which stays there. Waits for it; `None`: the other side has ended.
@@ -113,7 +101,7 @@ impl Transport {
     }
 
     /// Reads and writes what can be at once, by asking the kernel: what it says is newer than what the runtime has heard.
-    /// Whoever waits for the runtime is woken all the same.
+    /// Tasks that wait for the runtime are woken all the same.
     pub(super) fn at_once(&self) -> AtOnce<'_> {
         AtOnce(self)
     }
@@ -130,7 +118,7 @@ impl Transport {
         let _ = self.socket().set_linger(None); // An error means that the connection is gone already.
     }
 
-    /// Resets a TCP connection now, whoever else has a handle: the kernel delivers nothing more of what was written. Ends both sides of a
+    /// Resets a TCP connection now, whatever other handles there are: the kernel delivers nothing more of what was written. Ends both sides of a
     /// unix socket, where all that was written is delivered already.
     pub(super) fn reset(&self) {
         let is_reset = match &self.connection {
@@ -208,10 +196,7 @@ impl AsyncRead for Transport {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        ready!(match &mut self.connection {
-            Connection::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Connection::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-        })?;
+        ready!(self.connection.io().poll_read(cx, buffer))?;
         let bytes = buffer.filled().len() - before;
         self.count(bytes);
         self.allowance.set(self.allowance.get().saturating_sub(bytes));
@@ -221,10 +206,7 @@ impl AsyncRead for Transport {
 
 impl AsyncWrite for Transport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = match &mut self.connection {
-            Connection::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Connection::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-        };
+        let written = self.connection.io().poll_write(cx, bytes);
         self.counted(written)
     }
 
@@ -243,10 +225,7 @@ impl AsyncWrite for Transport {
             slices.iter().for_each(|slice| together.extend_from_slice(slice));
             return self.poll_write(cx, &together);
         }
-        let written = match &mut self.connection {
-            Connection::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Connection::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        };
+        let written = self.connection.io().poll_write_vectored(cx, slices);
         self.counted(written)
     }
 
@@ -259,10 +238,7 @@ impl AsyncWrite for Transport {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.connection {
-            Connection::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Connection::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        self.connection.io().poll_shutdown(cx)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The command line.
 
 use std::path::Path;
-use std::process::Output;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Authority, Etcd, EtcdVersion, FreePort, PATIENCE, Scratch, Worker, eventually, request};
+use fencepost_tests::{Authority, Etcd, EtcdVersion, FreePort, PATIENCE, Scratch, Worker, eventually};
+use serde_json::{Value, json};
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::programs::{printed, run};
@@ -12,23 +13,84 @@ use crate::refusal::assert_refused;
 use crate::scene::{Ask, Ledger, send};
 use crate::store::{Store, Tenure};
 
-pub(crate) async fn fencepost(arguments: &[&str]) -> Output {
-    run(BINARY, arguments).await
+/// What a run of the program came to.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
-pub(crate) fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
+/// A configuration file to ask the program about.
+pub(crate) struct Written(Scratch);
+
+impl Ran {
+    async fn of(program: &str, arguments: &[&str]) -> Ran {
+        let output = run(program, arguments).await;
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    #[track_caller]
+    pub(crate) fn ended(self, code: i32) -> Ran {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
 }
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+impl Written {
+    pub(crate) fn new(text: &str) -> Written {
+        let written = Written(Scratch::new());
+        written.write(text);
+        written
+    }
+
+    pub(crate) fn write(&self, text: impl AsRef<[u8]>) {
+        std::fs::write(self.name(), text).unwrap();
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.place("fencepost.toml")
+    }
+
+    pub(crate) fn place(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Runs a command of the program on the file: `check --live` as `check -c FILE --live`.
+    pub(crate) async fn ask(&self, command: impl AsRef<str>) -> Ran {
+        let (command, more) = command.as_ref().split_once(' ').unwrap_or((command.as_ref(), ""));
+        fencepost(format!("{command} -c {} {more}", self.name())).await
+    }
+}
+
+/// Runs the program with these arguments, which spaces separate.
+pub(crate) async fn fencepost(arguments: impl AsRef<str>) -> Ran {
+    Ran::of(BINARY, &arguments.as_ref().split_whitespace().collect::<Vec<_>>()).await
+}
+
+const NOBODY: &str = "http://127.0.0.1:1";
+
+fn k() -> [Route; 1] {
+    [Route::k()]
+}
+
+/// A file with no etcd and no worker behind it.
+fn lonely() -> Config {
+    Config::new(&[NOBODY.to_owned()], NOBODY, &k())
+}
+
+/// The file with its locks in the process's own memory.
+fn in_memory(config: &Config) -> String {
+    let text = config.toml();
+    let (before, etcd) = text.split_once("kind = \"etcd\"\nendpoints = ").unwrap();
+    format!("{before}kind = \"memory\"\n{}", etcd.split_once('\n').unwrap().1)
 }
 
 #[tokio::test]
-async fn every_problem_of_a_file_is_named_with_its_line_and_key() {
-    let scratch = Scratch::new();
-    let file = scratch.path().join("bad.toml");
-    let text = r#"
+async fn each_problem_of_a_file_has_its_line_and_key() {
+    let file = Written::new(
+        r#"
 [[listener]]
 address = "8080"
 [source.main]
@@ -43,13 +105,10 @@ max_age = "1ms"
 lock = { source = "other", key = "/shards/{shrad}/lock", layout = "mutex", owner_field = "holder" }
 [limits]
 drain_delay = 5
-"#;
-    std::fs::write(&file, text).unwrap();
-    let name = file.to_str().unwrap();
-    for command in [&["check", "-c", name][..], &["check", "--live", "-c", name], &["serve", "-c", name]] {
-        let output = fencepost(command).await;
-        assert_eq!(output.status.code(), Some(64), "{command:?}: {output:?}");
-        let said = stderr(&output);
+"#,
+    );
+    for command in ["check", "check --live", "serve"] {
+        let Ran { stdout, stderr, .. } = file.ask(command).await.ended(64);
         for (line, key) in [
             (3, "listener[0].address"),
             (6, "source.main.endpoints"),
@@ -61,352 +120,238 @@ drain_delay = 5
             (13, "route.shards.lock.owner_field"),
             (15, "limits.drain_delay"),
         ] {
-            let place = format!("{name}:{line}: {key}: ");
-            assert!(said.lines().any(|problem| problem.starts_with(&place)), "{place} in {said}");
+            let place = format!("{}:{line}: {key}: ", file.name());
+            assert!(stderr.lines().any(|problem| problem.starts_with(&place)), "{place} in {stderr}");
         }
-        assert_eq!(said.lines().count(), 9, "{said}");
-        assert_eq!(stdout(&output), "");
+        assert_eq!((stderr.lines().count(), stdout.as_str()), (9, ""), "{stderr}");
     }
 }
 
 #[tokio::test]
-async fn wrong_usage_is_64_and_says_what_is_wrong() {
-    let flags =
-        ["serve", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--etcd", "http://127.0.0.1:1"];
+async fn wrong_usage_is_64_and_is_named() {
     for (arguments, names) in [
-        (&[][..], "Usage"),
-        (&["serve", "--colour", "red"], "--colour"),
-        (&["frobnicate"], "frobnicate"),
-        (&["serve"], "give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock\n"),
-        (&["check"], "give -c FILE; or, "),
-        (&["serve", "--upstream", "http://127.0.0.1:1"], "--listen: missing"),
-        (&flags, "--lock"),
-        (&["serve", "-c", "/nonexistent/fencepost.toml"], "/nonexistent/fencepost.toml"),
-        (&["check", "-c", "/dev/null"], "/dev/null"),
-        (&["serve", "-c", "x.toml", "--listen", "127.0.0.1:0"], "--listen"),
-        (&["serve", "--log", "fencepost=loud"], "--log: "),
-        (&["serve", "--log", "info fencepost=debug"], "--log: \"info fencepost=debug\" names no part"),
-        (&["serve", "--log", "fencpost=debug"], "--log: \"fencpost=debug\" has nothing of fencepost's own logged"),
-        // Those that keep no log take no word of one: it went unread, wrong or right.
-        (&["check", "--log", "warm", "-c", "x.toml"], "'--log'"),
-        (&["explain", "--log-format", "json", "-c", "x.toml", "--revision", "1"], "'--log-format'"),
-        (&["demo", "--log", "debug"], "'--log'"),
-        (&["hold", "--log", "debug"], "'--log'"),
+        ("", "Usage"),
+        ("serve --colour red", "--colour"),
+        ("frobnicate", "frobnicate"),
+        ("serve", "give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock\n"),
+        ("check", "give -c FILE; or, "),
+        ("serve --upstream http://127.0.0.1:1", "--listen: missing"),
+        ("serve --listen 127.0.0.1:0 --upstream http://127.0.0.1:1 --etcd http://127.0.0.1:1", "--lock"),
+        ("serve -c /nonexistent/fencepost.toml", "/nonexistent/fencepost.toml"),
+        ("check -c /dev/null", "/dev/null"),
+        ("serve -c /dev/zero", "/dev/zero: is larger than 16 MiB\n"),
+        ("serve -c x.toml --listen 127.0.0.1:0", "--listen"),
+        ("serve --log fencepost=loud", "--log: "),
+        ("serve --log fencpost=debug", "--log: \"fencpost=debug\" has nothing of fencepost's own logged"),
+        ("check --log warm -c x.toml", "'--log'"),
+        ("explain --log-format json -c x.toml --revision 1", "'--log-format'"),
+        ("demo --log debug", "'--log'"),
+        ("hold --log debug", "'--log'"),
     ] {
-        let output = fencepost(arguments).await;
-        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");
-        assert!(stderr(&output).contains(names), "{arguments:?}: {}", stderr(&output));
-        assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+        let Ran { stderr, .. } = fencepost(arguments).await.ended(64);
+        assert!(stderr.contains(names) && !stderr.contains("panicked"), "{arguments:?}: {stderr}");
     }
-    // Those that were not given were said to be empty, or wrong.
-    let said = stderr(&fencepost(&["serve", "--listen", "127.0.0.1:0"]).await);
-    let missing = [
-        r#"--etcd: missing: a member of the etcd cluster, like "http://127.0.0.1:2379""#,
-        r#"--upstream: missing: the worker, like "http://127.0.0.1:9000""#,
-        r#"--lock: missing: the key of the lock, like "/shards/2/lock""#,
-    ];
-    assert_eq!(said.lines().collect::<Vec<_>>(), missing);
-    let flags_with_all_wrong = [
-        "serve",
-        "--listen",
-        "8080",
-        "--upstream",
-        "x",
-        "--etcd",
-        "y",
-        "--lock",
-        "/k",
-        "--layout",
-        "z",
-        "--max-age",
-        "0s",
-    ];
-    let output = fencepost(&flags_with_all_wrong).await;
-    assert_eq!(output.status.code(), Some(64));
+    let missing = "--etcd: missing: a member of the etcd cluster, like \"http://127.0.0.1:2379\"\n\
+                   --upstream: missing: the worker, like \"http://127.0.0.1:9000\"\n\
+                   --lock: missing: the key of the lock, like \"/shards/2/lock\"\n";
+    assert_eq!(fencepost("serve --listen 127.0.0.1:0").await.ended(64).stderr, missing);
+    let all_wrong = "serve --listen 8080 --upstream x --etcd y --lock /k --layout z --max-age 0s";
+    let Ran { stderr, .. } = fencepost(all_wrong).await.ended(64);
     for flag in ["--listen: ", "--upstream: ", "--etcd: ", "--layout: ", "--max-age: "] {
-        assert!(stderr(&output).lines().any(|line| line.starts_with(flag)), "{flag}: {}", stderr(&output));
+        assert!(stderr.lines().any(|line| line.starts_with(flag)), "{flag}: {stderr}");
     }
+    // Members of etcd may stand in one word, and a URL may end in a slash.
+    let check = "check --listen 127.0.0.1:0 --upstream http://127.0.0.1:1/ --lock /k --etcd http://127.0.0.1:1/";
+    fencepost(format!("{check},http://127.0.0.1:2")).await.ended(0);
+    let twice = fencepost(format!("{check},http://127.0.0.1:1")).await.ended(64);
+    assert!(twice.stderr.contains(r#"--etcd: "http://127.0.0.1:1" is in the list already"#), "{twice:?}");
 }
 
 #[tokio::test]
-async fn a_file_in_another_encoding_is_named_with_the_line_of_the_first_byte_that_is_none() {
-    let scratch = Scratch::new();
-    let file = scratch.path().join("latin-1.toml");
-    std::fs::write(&file, b"[admin]\n# caf\xe9\n").unwrap();
-    let output = fencepost(&["check", "-c", file.to_str().unwrap()]).await;
-    assert_eq!(output.status.code(), Some(64), "{output:?}");
-    assert_eq!(stderr(&output), format!("{}:2: is not UTF-8: byte 0xe9\n", file.display()));
-}
-
-/// All of it was read, and looked at by the thread that has the signals: a log that had got in its place took a GiB, and seconds.
-#[tokio::test]
-async fn a_file_that_is_far_too_large_is_refused_without_being_read_whole() {
-    let scratch = Scratch::new();
-    let file = scratch.path().join("large.toml");
-    std::fs::File::create(&file).unwrap().set_len(300 << 20).unwrap();
+async fn unreadable_files_are_named_with_what_is_wrong() {
+    let file = Written::new("");
+    file.write(b"[admin]\n# caf\xe9\n");
+    let not_utf8 = format!("{}:2: is not UTF-8: byte 0xe9\n", file.name());
+    assert_eq!(file.ask("check").await.ended(64).stderr, not_utf8);
+    std::fs::File::create(file.name()).unwrap().set_len(300 << 20).unwrap();
     for command in ["check", "serve"] {
-        for name in [file.to_str().unwrap(), "/dev/zero"] {
-            let output = run(BINARY, &[command, "-c", name]).await;
-            assert_eq!(output.status.code(), Some(64), "{output:?}");
-            assert_eq!(stderr(&output), format!("{name}: is larger than 16 MiB\n"));
-        }
+        let too_large = format!("{}: is larger than 16 MiB\n", file.name());
+        assert_eq!(file.ask(command).await.ended(64).stderr, too_large);
     }
-    let config = Config::new(&[], "http://127.0.0.1:9", &[Route::new("k", "/", "")]).without_source();
-    let fence = Fencepost::launch(&config).await;
+    let fence = Fencepost::launch(&lonely().without_source()).await;
     std::fs::File::create(fence.file()).unwrap().set_len(300 << 20).unwrap();
     let answer = fence.admin("POST", "/reload").await;
     assert!(answer.status != 200 && answer.text().contains("is larger than 16 MiB"), "{}", answer.text());
 }
 
 #[tokio::test]
-async fn members_of_etcd_may_stand_in_one_word_and_a_url_may_end_in_a_slash() {
-    let flags = ["check", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1/", "--lock", "/k", "--etcd"];
-    let output = fencepost(&[&flags[..], &["http://127.0.0.1:1/,http://127.0.0.1:2"]].concat()).await;
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let output = fencepost(&[&flags[..], &["http://127.0.0.1:1/,http://127.0.0.1:1"]].concat()).await;
-    assert_eq!(output.status.code(), Some(64), "{output:?}");
-    assert!(stderr(&output).contains(r#"--etcd: "http://127.0.0.1:1" is in the list already"#), "{}", stderr(&output));
-}
-
-/// It panicked, and ended with 101: no code that a unit of systemd has in `RestartPreventExitStatus`.
-#[tokio::test]
-async fn what_nobody_takes_of_the_output_is_a_failure_and_what_nobody_takes_of_the_errors_changes_no_code() {
-    let scratch = Scratch::new();
-    let file = |name: &str, text: &str| {
-        let path = scratch.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let routes = [Route::new("k", "/", r#"key = "/k""#)];
-    let text = Config::new(&["http://127.0.0.1:1".to_owned()], "http://127.0.0.1:1", &routes).toml();
-    let memory = text.replace("kind = \"etcd\"\nendpoints = [\"http://127.0.0.1:1\"]", "kind = \"memory\"");
-    let (good, bad) = (file("good.toml", &memory), file("bad.toml", "colour = 1\n"));
+async fn unwritable_output_is_a_failure_and_unwritable_errors_are_not() {
+    let good = Written::new(&in_memory(&lonely()));
+    let bad = Written::new("colour = 1\n");
+    let (good, bad) = (good.name(), bad.name());
     let (full, errors_full) = (r#"exec "$0" "$@" > /dev/full"#, r#"exec "$0" "$@" 2> /dev/full"#);
     let explain = ["explain", "-c", &good, "--owner", "a", "--revision", "1"];
     for (way, arguments, code) in [
         (full, &["check", "-c", &good][..], 1),
         (full, &["check", "--live", "-c", &good], 1),
         (full, &explain, 1),
-        (full, &[&explain[..], &["--json"]].concat(), 1),
         (full, &["--help"], 1),
         (full, &["check", "-c", &bad], 64),
         (errors_full, &["check", "-c", &bad], 64),
         (errors_full, &["serve", "-c", "/nonexistent"], 64),
         (errors_full, &["serve"], 64),
-        (errors_full, &["serve", "--log", "loud", "-c", &good], 64),
         (errors_full, &["explain", "-c", &good, "--owner", "a"], 64),
-        (errors_full, &["demo", "--etcd", "http://127.0.0.1:1"], 1),
+        (errors_full, &["demo", "--etcd", NOBODY], 1),
         (errors_full, &["check", "-c", &good], 0),
     ] {
-        let output = run("sh", &[&["-c", way, BINARY], arguments].concat()).await;
-        assert_eq!(output.status.code(), Some(code), "{way} {arguments:?}: {output:?}");
+        let ran = Ran::of("sh", &[&["-c", way, BINARY], arguments].concat()).await.ended(code);
         let says = if way == full && code == 1 { "standard output cannot be written: No space left" } else { "" };
-        assert!(stderr(&output).contains(says), "{arguments:?}: {output:?}");
+        assert!(ran.stderr.contains(says), "{arguments:?}: {ran:?}");
     }
-    // Whoever reads has left before anything is printed.
-    for arguments in [&["check", "-c", &good][..], &["check", "--live", "-c", &good], &explain] {
-        let (theirs, ours) = std::io::pipe().unwrap();
-        drop(theirs);
-        let mut command = tokio::process::Command::new(BINARY);
-        let ended = command.args(arguments).stdout(ours).stderr(std::process::Stdio::null()).status();
-        let ended = tokio::time::timeout(PATIENCE, ended).await.expect("it ends").unwrap();
-        assert_eq!(ended.code(), Some(1), "{arguments:?}");
-    }
+    // The reader of the output has left before anything is printed.
+    let (theirs, ours) = std::io::pipe().unwrap();
+    drop(theirs);
+    let mut command = tokio::process::Command::new(BINARY);
+    let ended = command.args(explain).stdout(ours).stderr(Stdio::null()).status();
+    assert_eq!(tokio::time::timeout(PATIENCE, ended).await.expect("it ends").unwrap().code(), Some(1));
 }
 
 #[tokio::test]
 async fn help_and_version_are_right_usage() {
     for (arguments, says) in [
-        (&["--help"][..], "fencepost demo"),
-        (&["--help"], "has more: 75, 76, 126 and 127"),
-        (&["serve", "--help"], "FENCEPOST_LOG"),
-        (&["--version"], env!("CARGO_PKG_VERSION")),
-        (&["serve", "--help"], "--upstream"),
-        (&["check", "--help"], "--live"),
-        (&["explain", "--help"], "0 whatever the verdict, also if the store does not"),
-        (&["demo", "--help"], "--etcd"),
-        (&["hold", "--help"], "readwrite --prefix /shards/2/lock.queue/"),
+        ("--help", "fencepost demo"),
+        ("--help", "has more: 75, 76, 126 and 127"),
+        ("serve --help", "FENCEPOST_LOG"),
+        ("--version", env!("CARGO_PKG_VERSION")),
+        ("serve --help", "--upstream"),
+        ("check --help", "--live"),
+        ("explain --help", "0 whatever the verdict, also if the store does not"),
+        ("demo --help", "--etcd"),
+        ("hold --help", "readwrite --prefix /shards/2/lock.queue/"),
     ] {
-        let output = fencepost(arguments).await;
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
-        assert!(stdout(&output).contains(says), "{arguments:?}: {}", stdout(&output));
-        assert!(stdout(&output).contains("--log ") == (arguments[0] == "serve"), "{arguments:?}: {}", stdout(&output));
+        let Ran { stdout, .. } = fencepost(arguments).await.ended(0);
+        assert!(stdout.contains(says), "{arguments:?}: {stdout}");
+        assert_eq!(stdout.contains("--log "), arguments.starts_with("serve"), "{arguments:?}: {stdout}");
     }
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_named_and_ends_it_with_1() {
+async fn a_start_without_address_or_descriptors_ends_with_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let base = ["serve", "--upstream", "http://127.0.0.1:1", "--etcd", "http://127.0.0.1:1", "--lock", "/k"];
-    for place in [["--listen", &address, "--admin", "127.0.0.1:0"], ["--listen", "127.0.0.1:0", "--admin", &address]] {
-        let output = fencepost(&[&base[..], &place].concat()).await;
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(stderr(&output).contains(&address), "{}", stderr(&output));
-        assert!(stderr(&output).contains("in use"), "{}", stderr(&output));
+    for (listen, admin) in [(address.as_str(), "127.0.0.1:0"), ("127.0.0.1:0", &address)] {
+        let serve = format!("serve --listen {listen} --admin {admin} --upstream {NOBODY} --etcd {NOBODY} --lock /k");
+        let Ran { stderr, .. } = fencepost(serve).await.ended(1);
+        assert!(stderr.contains(&address) && stderr.contains("in use"), "{stderr}");
     }
-}
-
-/// tokio panicked, which ended it with 101.
-#[tokio::test]
-async fn too_few_descriptors_end_a_start_with_1() {
-    let scratch = Scratch::new();
-    let file = scratch.path().join("fencepost.toml");
-    let routes = [Route::new("k", "/", r#"key = "/k""#)];
-    std::fs::write(&file, Config::new(&["http://127.0.0.1:1".to_owned()], "http://127.0.0.1:1", &routes).toml())
-        .unwrap();
+    let file = Written::new(&lonely().toml());
     for (descriptors, command) in (5..=16).map(|count| (count, "serve")).chain((5..=8).map(|count| (count, "check"))) {
         let limit = format!("--nofile={descriptors}");
         let live = if command == "check" { &["--live"][..] } else { &[] };
-        let arguments = [&limit, "--", BINARY, command, "-c", file.to_str().unwrap()];
-        let output = run("prlimit", &[&arguments[..], live].concat()).await;
-        assert_eq!(output.status.code(), Some(1), "{limit} {command}: {output:?}");
-        assert!(stderr(&output).contains("Too many open files"), "{limit} {command}: {output:?}");
+        let arguments = [&limit, "--", BINARY, command, "-c", &file.name()];
+        let Ran { stderr, .. } = Ran::of("prlimit", &[&arguments[..], live].concat()).await.ended(1);
+        assert!(stderr.contains("Too many open files"), "{limit} {command}: {stderr}");
     }
 }
 
-/// What a start would fail at, or not get over until somebody sees to it.
 #[tokio::test]
-async fn check_finds_a_state_dir_and_a_password_that_are_of_no_use() {
-    let scratch = Scratch::new();
-    let place = |name: &str| scratch.path().join(name);
-    let (file, password, state_dir) = (place("fencepost.toml"), place("password"), place("a/b/state"));
-    let text =
-        Config::new(&["http://127.0.0.1:1".to_owned()], "http://127.0.0.1:1", &[Route::new("k", "/", r#"key = "/k""#)])
-            .remembering_in(&state_dir)
-            .toml()
-            .replace("kind = \"etcd\"", &format!("kind = \"etcd\"\nusername = \"root\"\npassword_file = {password:?}"));
-    std::fs::write(&file, text).unwrap();
-    let check = async || fencepost(&["check", "-c", file.to_str().unwrap()]).await;
+async fn check_finds_a_useless_state_dir_and_password() {
+    let file = Written::new("");
+    let (password, state_dir, above) = (file.place("password"), file.place("a/b/state"), file.place("a"));
+    let login = format!("username = \"root\"\npassword_file = {password:?}");
+    file.write(lonely().remembering_in(Path::new(&state_dir)).source(&login).toml());
     let warns = async |says: &str| {
-        let output = check().await;
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let is_there = stdout(&output).lines().any(|line| line.starts_with("warning: ") && line.contains(says));
-        assert!(is_there, "{says:?} in {}", stdout(&output));
+        let Ran { stdout, .. } = file.ask("check").await.ended(0);
+        let is_there = stdout.lines().any(|line| line.starts_with("warning: ") && line.contains(says));
+        assert!(is_there, "{says:?} in {stdout}");
     };
-    warns(&format!("toml:12: source.main.password_file: {}: No such file", password.display())).await;
+    warns(&format!("source.main.password_file: {password}: No such file")).await;
     std::fs::write(&password, "\n").unwrap();
     warns("it is empty").await;
     std::fs::write(&password, "secret\n").unwrap();
-    std::fs::write(place("a"), "").unwrap();
-    let output = check().await;
-    assert_eq!(output.status.code(), Some(64), "{output:?}");
-    let says = format!("toml:2: state_dir: {}: {} is no directory\n", state_dir.display(), place("a").display());
-    assert!(stderr(&output).contains(&says), "{}", stderr(&output));
-    std::fs::remove_file(place("a")).unwrap();
-    let output = check().await;
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(!stdout(&output).contains("state_dir ") && !stdout(&output).contains("password_file "), "{output:?}");
-    assert!(!place("a").exists(), "a check leaves nothing behind");
+    std::fs::write(&above, "").unwrap();
+    let Ran { stderr, .. } = file.ask("check").await.ended(64);
+    assert!(stderr.contains(&format!("toml:2: state_dir: {state_dir}: {above} is no directory\n")), "{stderr}");
+    std::fs::remove_file(&above).unwrap();
+    let Ran { stdout, .. } = file.ask("check").await.ended(0);
+    assert!(!stdout.contains("state_dir ") && !stdout.contains("password_file "), "{stdout}");
+    assert!(!Path::new(&above).exists(), "a check leaves nothing behind");
 }
 
-/// `check` found these right, and a start failed at them with 1, again and again where something restarts what has failed.
 #[tokio::test]
-async fn what_cannot_be_used_is_wrong_for_check_and_for_a_start_and_has_its_line_and_key() {
-    let scratch = Scratch::new();
-    let place = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
-    let (mine, other) = (Authority::new("mine").issue_for_localhost(), Authority::new("other").issue_for_localhost());
-    mine.write(scratch.path(), "mine");
-    other.write(scratch.path(), "other");
-    let _socket = std::os::unix::net::UnixListener::bind(place("socket")).unwrap();
-    let of_two = |certificate: &str, key: &str| format!("tls = {{ certificate = {certificate:?}, key = {key:?} }}");
-    let tls = |key: &str| of_two(&place("mine.pem"), key);
-    for (key, written, says) in [
-        (
-            "access_log.path",
-            "[access_log]\npath = \"/nope/access.log\"".to_owned(),
-            "/nope/access.log: /nope: No such file",
-        ),
-        ("access_log.path", format!("[access_log]\npath = {:?}", place("")), "is a directory"),
-        ("access_log.path", format!("[access_log]\npath = {:?}", place("socket")), "socket is a socket"),
-        ("state_dir", "state_dir = \"/proc/x\"".to_owned(), "/proc/x: nothing can be made in /proc"),
-        (
-            "listener[0].tls.key",
-            tls("/nope/k.pem"),
-            "/nope/k.pem: cannot be read: No such file or directory (os error 2)",
-        ),
-        ("listener[0].tls.key", tls(&place("other.key")), "its private key does not belong to"),
-        // One file for both: what is wrong is what was looked for in it as the one or the other.
-        ("listener[0].tls.key", tls(&place("mine.pem")), "has no private key in it"),
-        ("listener[0].tls.certificate", of_two(&place("mine.key"), &place("mine.key")), "has no certificate in it"),
-    ] {
-        let (top, rest) = if key == "state_dir" { (written, String::new()) } else { (String::new(), written) };
-        let (of_listener, rest) =
-            if key.starts_with("listener") { (rest, String::new()) } else { (String::new(), rest) };
-        let text = format!(
-            "{top}\n[[listener]]\naddress = \"127.0.0.1:0\"\n{of_listener}\n{rest}\n[admin]\nlisten = \"off\"\n\
+async fn unusable_files_are_wrong_for_check_and_serve() {
+    let file = Written::new("");
+    let folder = Path::new(&file.name()).parent().unwrap().to_owned();
+    for name in ["mine", "other"] {
+        Authority::new(name).issue_for_localhost().write(&folder, name);
+    }
+    let _socket = std::os::unix::net::UnixListener::bind(file.place("socket")).unwrap();
+    let pair = |certificate: &str, key: &str| format!("tls = {{ certificate = {certificate:?}, key = {key:?} }}");
+    let tls = |key: &str| pair(&file.place("mine.pem"), key);
+    let log = |path: &str| format!("[access_log]\npath = {path:?}");
+    let text = |top: &str, listener: &str, rest: &str| {
+        format!(
+            "{top}\n[[listener]]\naddress = \"127.0.0.1:0\"\n{listener}\n{rest}\n[admin]\nlisten = \"off\"\n\
              [[route]]\nname = \"a\"\npath = \"/\"\nupstream = \"http://127.0.0.1:9\"\nmode = \"off\"\n"
-        );
-        let last = key.rsplit_once('.').map_or(key, |(_, last)| last);
+        )
+    };
+    let (certificate, key) = ("listener[0].tls.certificate", "listener[0].tls.key");
+    for (name, written, says) in [
+        ("access_log.path", log("/nope/access.log"), "/nope/access.log: /nope: No such file"),
+        ("access_log.path", log(&file.place("")), "is a directory"),
+        ("access_log.path", log(&file.place("socket")), "socket is a socket"),
+        ("state_dir", "state_dir = \"/proc/x\"".to_owned(), "/proc/x: nothing can be made in /proc"),
+        (key, tls("/nope/k.pem"), "/nope/k.pem: cannot be read: No such file or directory (os error 2)"),
+        (key, tls(&file.place("other.key")), "its private key does not belong to"),
+        (key, tls(&file.place("mine.pem")), "has no private key in it"),
+        (certificate, pair(&file.place("mine.key"), &file.place("mine.key")), "has no certificate in it"),
+    ] {
+        let text = match name.split_once('.') {
+            None => text(&written, "", ""),
+            Some(("access_log", _)) => text("", "", &written),
+            Some(_) => text("", &written, ""),
+        };
+        let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
         let line = 1 + text.lines().position(|line| line.contains(&format!("{last} = "))).unwrap();
-        let file = place("fencepost.toml");
-        std::fs::write(&file, text).unwrap();
+        file.write(text);
         for command in ["check", "serve"] {
-            let output = fencepost(&[command, "-c", &file]).await;
-            assert_eq!(output.status.code(), Some(64), "{command} {key}: {output:?}");
-            let said = stderr(&output);
-            let begins = format!("{file}:{line}: {key}: ");
-            assert!(
-                said.lines().any(|line| line.starts_with(&begins) && line.contains(says)),
-                "{begins}{says}: {said}"
-            );
+            let Ran { stderr, .. } = file.ask(command).await.ended(64);
+            let begins = format!("{}:{line}: {name}: ", file.name());
+            let is_named = |line: &str| line.starts_with(&begins) && line.contains(says);
+            assert!(stderr.lines().any(is_named), "{begins}{says}: {stderr}");
         }
     }
-}
-
-/// No check was possible of what the unit and the README recommend.
-#[tokio::test]
-async fn what_systemd_hands_to_the_service_alone_is_worth_a_warning_to_check() {
-    let scratch = Scratch::new();
-    Authority::new("mine").issue_for_localhost().write(scratch.path(), "mine");
-    let (certificate, file) = (scratch.path().join("mine.pem"), scratch.path().join("fencepost.toml"));
-    let key = "/run/credentials/fencepost.service/tls.key";
-    let text = format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\ntls = {{ certificate = {certificate:?}, key = {key:?} }}\n[admin]\nlisten = \"off\"\n\
-         [[route]]\nname = \"a\"\npath = \"/\"\nupstream = \"http://127.0.0.1:9\"\nmode = \"off\"\n"
-    );
-    std::fs::write(&file, text).unwrap();
-    let file = file.to_str().unwrap();
-    let checked = fencepost(&["check", "-c", file]).await;
-    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
-    let warning = format!("warning: {file}:3: listener[0].tls.key: {key}: cannot be read: ");
-    assert!(stdout(&checked).contains(&warning), "{checked:?}");
-    let served = fencepost(&["serve", "-c", file]).await;
-    assert_eq!(served.status.code(), Some(64), "{served:?}");
+    // What systemd hands to the service alone is not there for a check.
+    let of_service = "/run/credentials/fencepost.service/tls.key";
+    file.write(text("", &tls(of_service), ""));
+    let warning = format!("warning: {}:4: {key}: {of_service}: cannot be read: ", file.name());
+    let checked = file.ask("check").await.ended(0);
+    assert!(checked.stdout.contains(&warning), "{checked:?}");
+    file.ask("serve").await.ended(64);
 }
 
 #[tokio::test]
 async fn check_says_what_it_finds_alive() {
     for version in EtcdVersion::ALL {
         let etcd = Etcd::start(version).await;
-        let store = Store::of(&etcd).await;
+        let (store, worker) = (Store::of(&etcd).await, Worker::start().await);
         let held = store.hold("/k", "shard-1").await;
-        let worker = Worker::start().await;
         let routes = [
             Route::new("k", "/k/", r#"key = "/k""#),
             Route::new("free", "/free/", r#"key = "/free", layout = "election""#),
             Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
         ];
-        let scratch = Scratch::new();
-        let file = scratch.path().join("good.toml");
-        // Where the process answers for itself, nobody does before it is there.
-        let admin = FreePort::reserve();
+        let (admin, upstream) = (FreePort::reserve(), worker.endpoint().to_string());
         let own = format!(
             "[[route]]\nname = \"ready\"\npath = \"/readyz\"\nmode = \"off\"\nupstream = \"http://{}\"",
             admin.address()
         );
-        let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes).section(&own);
+        let config = Config::new(&[etcd.endpoint()], &upstream, &routes).section(&own);
         let listens = |address: &str| format!("[admin]\nlisten = {address:?}\n");
         let text = config.toml().replace(&listens("127.0.0.1:0"), &listens(&admin.address().to_string()));
-        std::fs::write(&file, text).unwrap();
-        let name = file.to_str().unwrap();
-
-        let output = fencepost(&["check", "-c", name]).await;
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-
-        let output = fencepost(&["check", "--live", "-c", name]).await;
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let said = stdout(&output);
+        let file = Written::new(&text);
+        file.ask("check").await.ended(0);
+        let Ran { stdout, .. } = file.ask("check --live").await.ended(0);
         for finding in [
             "shard-1",
             &format!("revision {}", held.revision),
@@ -414,54 +359,42 @@ async fn check_says_what_it_finds_alive() {
             &format!("etcd {version}."),
             "age ",
             "#20418",
-            &format!("worker {}: accepts connections", worker.endpoint()),
+            &format!("worker {upstream}: accepts connections"),
             &format!("worker http://{}: is the admin listener of this configuration", admin.address()),
         ] {
-            assert!(said.contains(finding), "{finding} in {said}");
+            assert!(stdout.contains(finding), "{finding} in {stdout}");
         }
 
-        // A lock that can't be read is named.
         store.put("/json", "shard-1").await;
         let bad = [Route::new("json", "/", r#"key = "/json", owner_field = "holder""#)];
-        std::fs::write(&file, Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &bad).toml()).unwrap();
-        let output = fencepost(&["check", "--live", "-c", name]).await;
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(stdout(&output).contains("/json"), "{}", stdout(&output));
+        file.write(Config::new(&[etcd.endpoint()], &upstream, &bad).toml());
+        let Ran { stdout, .. } = file.ask("check --live").await.ended(1);
+        assert!(stdout.contains("/json"), "a lock that cannot be read is named: {stdout}");
 
-        // Nobody is at home.
         let nobody = FreePort::reserve();
         let dead = format!("http://{}", nobody.address());
-        for (endpoint, upstream) in [(&dead, &worker.endpoint().to_string()), (&etcd.endpoint(), &dead)] {
-            std::fs::write(&file, Config::new(std::slice::from_ref(endpoint), upstream, &routes).toml()).unwrap();
-            let began = Instant::now();
-            let output = fencepost(&["check", "--live", "-c", name]).await;
-            assert_eq!(output.status.code(), Some(1), "{output:?}");
-            let said = stdout(&output);
-            assert!(said.contains(&nobody.address().to_string()), "{said}");
-            assert_eq!(said.matches("Connection refused").count(), 1, "why is said once: {said}");
-            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+        for (endpoint, upstream) in [(&dead, &upstream), (&etcd.endpoint(), &dead)] {
+            file.write(Config::new(std::slice::from_ref(endpoint), upstream, &routes).toml());
+            let Ran { stdout, .. } = file.ask("check --live").await.ended(1);
+            assert!(stdout.contains(&nobody.address().to_string()), "{stdout}");
+            assert_eq!(stdout.matches("Connection refused").count(), 1, "{stdout}");
         }
     }
 }
 
-/// It named the wrong one beside the others, or took it for the right one, and ended with 0.
 #[tokio::test]
-async fn a_check_of_endpoints_of_two_clusters_fails_and_says_which_is_of_which() {
+async fn check_of_endpoints_of_two_clusters_says_which_is_which() {
     let (ours, theirs) = tokio::join!(Etcd::start(EtcdVersion::V3_5), Etcd::start(EtcdVersion::V3_5));
     let worker = Worker::start().await;
-    let scratch = Scratch::new();
-    let file = scratch.path().join("fencepost.toml");
-    let check = async |config: Config| {
-        std::fs::write(&file, config.toml()).unwrap();
-        let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
-        (output.status.code(), stdout(&output))
+    let file = Written::new("");
+    let check = async |config: &Config, code| {
+        file.write(config.toml());
+        file.ask("check --live").await.ended(code).stdout
     };
-    let endpoints = [ours.endpoint(), theirs.endpoint()];
     for mode in ["enforce", "off"] {
-        let routes = [Route::new("k", "/", r#"key = "/k""#).with(&format!("mode = {mode:?}"))];
-        let config = Config::new(&endpoints, &worker.endpoint().to_string(), &routes);
-        let (code, said) = check(config.clone()).await;
-        assert_eq!(code, Some(1), "{said}");
+        let routes = k().map(|route| route.with(&format!("mode = {mode:?}")));
+        let config = Config::of(&ours, &worker, &routes).endpoints(&[ours.endpoint(), theirs.endpoint()]);
+        let said = check(&config, 1).await;
         let told = said.split_once("source main: the endpoints belong to different clusters (").expect(&said).1;
         let (told, help) = told.split_once(')').expect(&said);
         assert!(help.starts_with(": set cluster_id to the one that is meant"), "{said}");
@@ -473,177 +406,91 @@ async fn a_check_of_endpoints_of_two_clusters_fails_and_says_which_is_of_which()
         assert_ne!(of(&ours), of(&theirs));
 
         let configured = config.source(&format!("cluster_id = {:?}", of(&ours)));
-        let (code, said) = check(configured.clone()).await;
-        assert_eq!(code, Some(1), "{said}");
         let wrong = format!("{} belongs to cluster {}, not to", theirs.endpoint(), of(&theirs));
+        let said = check(&configured, 1).await;
         assert!(said.contains(&wrong) && said.contains(&format!("{} runs etcd", ours.endpoint())), "{said}");
-        let (code, said) = check(configured.endpoints(&[ours.endpoint()])).await;
-        assert_eq!(code, Some(0), "{said}");
+        check(&configured.endpoints(&[ours.endpoint()]), 0).await;
     }
 }
 
-/// It read once for each route, one after the other, and so it tried workers: 20 routes took 35 s for etcd alone.
 #[tokio::test]
-async fn a_check_of_many_routes_does_not_wait_for_each_of_them_where_nobody_answers() {
+async fn check_of_many_silent_routes_waits_for_all_at_once() {
     let silent = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = |listener: &std::net::TcpListener| listener.local_addr().unwrap();
     let (etcd, workers): (_, Vec<_>) = (silent(), (0..20).map(|_| silent()).collect());
-    let scratch = Scratch::new();
-    let authority = scratch.path().join("ca.pem");
+    let file = Written::new("");
+    let authority = file.place("ca.pem");
     std::fs::write(&authority, Authority::new("mine").certificate()).unwrap();
-    let routes: Vec<Route> = workers
-        .iter()
-        .enumerate()
+    let routes: Vec<Route> = (0..)
+        .zip(&workers)
         .map(|(number, worker)| {
-            let route = Route::new(&format!("k{number}"), &format!("/{number}/"), &format!("key = \"/k/{number}\""));
-            // They take connections, and say nothing by TLS.
-            route.with(&format!("upstream = \"https://{}\"\nupstream_tls = {{ ca = {authority:?} }}", at(worker)))
+            let lock = format!("key = \"/k/{number}\"");
+            let to = format!("upstream = \"https://{}\"\nupstream_tls = {{ ca = {authority:?} }}", at(worker));
+            Route::new(&format!("k{number}"), &format!("/{number}/"), &lock).with(&to)
         })
         .collect();
-    let file = scratch.path().join("fencepost.toml");
-    std::fs::write(&file, Config::new(&[format!("http://{}", at(&etcd))], "", &routes).toml()).unwrap();
+    file.write(Config::new(&[format!("http://{}", at(&etcd))], "", &routes).toml());
     let began = Instant::now();
-    let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
-    let took = began.elapsed();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = stdout(&output);
-    let told: Vec<&str> = said.lines().filter(|line| line.starts_with("worker ")).collect();
+    let Ran { stdout, .. } = file.ask("check --live").await.ended(1);
+    assert!(began.elapsed() < Duration::from_secs(30), "one by one it takes more than a minute: {:?}", began.elapsed());
+    let told = stdout.lines().filter(|line| line.starts_with("worker "));
     let expected = workers.iter().map(|worker| format!("worker https://{}: did not accept", at(worker)));
-    assert!(told.len() == 20 && told.iter().zip(expected).all(|(line, begins)| line.starts_with(&begins)), "{said}");
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert!(told.zip(expected).filter(|(line, begins)| line.starts_with(begins)).count() == 20, "{stdout}");
 }
 
-/// It waited for reads that nobody makes, and called a healthy store one that cannot be read.
 #[tokio::test]
-async fn a_store_that_no_route_reads_from_is_not_taken_for_one_that_does_not_answer() {
+async fn check_says_which_source_no_route_reads_from() {
     let (etcd, worker, nobody) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, FreePort::reserve());
-    let scratch = Scratch::new();
-    let file = scratch.path().join("off.toml");
-    let off = [Route::new("k", "/", r#"key = "/k""#).with(r#"mode = "off""#)];
+    let off = k().map(|route| route.with(r#"mode = "off""#));
+    let config = Config::new(&[], &worker.endpoint().to_string(), &off);
+    let file = Written::new(&in_memory(&config));
+    file.ask("check --live").await.ended(0);
     let dead = format!("http://{}", nobody.address());
     for (endpoint, code, says) in [(etcd.endpoint(), 0, "runs etcd 3.5"), (dead, 1, "Connection refused")] {
-        let unused = Config::new(std::slice::from_ref(&endpoint), &worker.endpoint().to_string(), &off).toml();
-        std::fs::write(&file, &unused).unwrap();
-        let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
-        let said = stdout(&output);
-        assert_eq!(output.status.code(), Some(code), "{output:?}");
-        assert!(said.contains("source main: not in use") && said.contains(says), "{said}");
+        file.write(config.clone().endpoints(&[endpoint]).toml());
+        let Ran { stdout, .. } = file.ask("check --live").await.ended(code);
+        assert!(stdout.contains("source main: not in use") && stdout.contains(says), "{stdout}");
     }
-    let memory = Config::new(&[], &worker.endpoint().to_string(), &off).toml();
-    std::fs::write(&file, memory.replace("kind = \"etcd\"\nendpoints = []", "kind = \"memory\"")).unwrap();
-    let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// It was warned of as etcd 0.1.0, with a fault of etcd's, and `check` said nothing of it.
 #[tokio::test]
 async fn a_source_in_memory_is_not_taken_for_an_etcd() {
     let worker = Worker::start().await;
-    let scratch = Scratch::new();
-    let file = scratch.path().join("memory.toml");
-    let routes = [Route::new("k", "/", r#"key = "/k""#)];
-    let text = Config::new(&[], &worker.endpoint().to_string(), &routes).limit(r#"drain_delay = "0s""#).toml();
-    let text = text.replace("kind = \"etcd\"\nendpoints = []", "kind = \"memory\"");
-    std::fs::write(&file, &text).unwrap();
-    let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let said = stdout(&output);
-    assert!(said.contains("source main: a store inside of this process") && !said.contains("etcd"), "{said}");
-
+    let config = Config::new(&[], &worker.endpoint().to_string(), &k()).limit(r#"drain_delay = "0s""#);
+    let text = in_memory(&config);
+    let Ran { stdout, .. } = Written::new(&text).ask("check --live").await.ended(0);
+    assert!(stdout.contains("source main: a store inside of this process") && !stdout.contains("etcd"), "{stdout}");
     let mut fence = Fencepost::launch_text(&text).await;
     eventually("its members are known", async || {
         let known = fence.admin_json("/locks").await;
         (known["sources"][0]["members"][0]["endpoint"] == "memory").then_some(())
     })
     .await;
-    fence.process().terminate();
-    assert!(fence.process().end_of_itself().await.success());
-    assert!(!fence.log().contains("etcd"), "{}", fence.log());
+    assert!(fence.terminate().await.success());
+    fence.has_not_logged("etcd");
 }
 
 #[tokio::test]
 async fn flags_serve_one_worker_without_a_file() {
-    for (layout, freshness) in [("key", "cached"), ("key", "linearizable")] {
+    for freshness in ["cached", "linearizable"] {
         let etcd = Etcd::start(EtcdVersion::V3_4).await;
-        let store = Store::of(&etcd).await;
-        let worker = Worker::start().await;
+        let (store, worker, ledger) = (Store::of(&etcd).await, Worker::start().await, Ledger::default());
         let (upstream, endpoint) = (worker.endpoint().to_string(), etcd.endpoint());
-        let one = ["serve", "--listen", "127.0.0.1:0", "--upstream", &upstream, "--etcd", &endpoint, "--lock", "/k"];
-        let more = ["--layout", layout, "--admin", "127.0.0.1:0", "--freshness", freshness, "--max-age", "1s"];
-        let fence = Fencepost::launch_with(&[&one[..], &more].concat()).await;
+        let one = format!("--listen 127.0.0.1:0 --upstream {upstream} --etcd {endpoint} --lock /k --layout key");
+        let serve = format!("serve {one} --admin 127.0.0.1:0 --freshness {freshness} --max-age 1s");
+        let fence = Fencepost::launch_with(&serve.split(' ').collect::<Vec<_>>()).await;
         fence.wait_until_ready().await;
-        let ledger = Ledger::default();
+        let post = async |tenure: &Tenure| send(&fence.listener, &ledger, Ask::post("/any/path").under(tenure)).await;
         let first = store.hold("/k", "shard-1").await;
-        assert_eq!(send(&fence.listener, &ledger, Ask::post("/any/path").under(&first)).await.status, 200);
+        assert_eq!(post(&first).await.status, 200);
         let second = store.hold("/k", "shard-2").await;
-        assert_eq!(send(&fence.listener, &ledger, Ask::post("/").under(&second)).await.status, 200);
-        assert_refused(
-            &send(&fence.listener, &ledger, Ask::post("/").under(&first)).await,
-            "stale-tenure",
-            "/k",
-            &second,
-        );
+        assert_eq!(post(&second).await.status, 200);
+        assert_refused(&post(&first).await, "stale-tenure", "/k", &second);
         ledger.check(&worker);
     }
 }
 
-#[tokio::test]
-async fn the_demo_tells_its_story_and_ends_well() {
-    let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let endpoint = etcd.endpoint();
-    for arguments in [&["demo"][..], &["demo", "--etcd", &endpoint]] {
-        let began = Instant::now();
-        let output = fencepost(arguments).await;
-        let took = began.elapsed();
-        let (told, errors) = (stdout(&output), stderr(&output));
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {told}{errors}");
-        println!("{arguments:?} took {took:?}:\n{told}");
-        assert!(took < Duration::from_secs(20), "{took:?}");
-        assert!(!told.contains('\u{1b}') && !errors.contains('\u{1b}'), "no colours where nobody sees them: {told:?}");
-        for word in ["shard-1", "shard-2", "R1", "R2", "replayed-tenure"] {
-            assert!(told.contains(word), "{word} in {told}");
-        }
-        assert!(told.lines().count() < 100 && told.lines().all(|line| line.chars().count() <= 120), "{told}");
-    }
-    let nobody = FreePort::reserve();
-    let output = fencepost(&["demo", "--etcd", &format!("http://{}", nobody.address())]).await;
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(stderr(&output).contains(&nobody.address().to_string()), "{}", stderr(&output));
-}
-
-#[tokio::test]
-async fn a_demo_that_stays_can_be_looked_at() {
-    let scratch = Scratch::new();
-    let mut command = std::process::Command::new(BINARY);
-    command.args(["demo", "--stay"]);
-    let mut demo = fencepost_tests::Process::start(&command, &scratch.path().join("log"));
-    // It says how to send a request of one's own.
-    let (listener, admin) = eventually("the demo tells where it is", async || {
-        assert!(demo.ended().is_none(), "{}", demo.log());
-        let log = demo.log();
-        let mut ports: Vec<u16> = Vec::new();
-        for (at, _) in log.match_indices("127.0.0.1:") {
-            let digits: String = log[at + 10..].chars().take_while(char::is_ascii_digit).collect();
-            ports.extend(digits.parse::<u16>().ok().filter(|port| !ports.contains(port)));
-        }
-        // The worker, the proxy and, last of all, its admin listener.
-        (log.contains("/metrics") && ports.len() >= 3).then(|| (ports[0], ports.clone()))
-    })
-    .await;
-    assert_ne!(listener, 0);
-    let mut alive = 0;
-    for port in admin {
-        let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
-        let answer = request(address, "GET", "/readyz", &[], b"").await;
-        alive += usize::from(answer.is_ok_and(|answer| answer.status == 200));
-    }
-    assert!(alive >= 1, "{}", demo.log());
-    demo.terminate();
-    let ended = demo.end_of_itself().await;
-    assert!(ended.success(), "{ended}: {}", demo.log());
-}
-
-/// What a first user tries: the README's commands, but for the addresses. The lock has had another holder before.
+/// The README's commands, but for the addresses. The lock has had another holder before.
 #[tokio::test]
 async fn curl_is_all_a_master_needs() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
@@ -687,93 +534,76 @@ async fn curl_is_all_a_master_needs() {
 }
 
 #[tokio::test]
-async fn what_would_become_of_a_token_is_explained() {
+async fn explain_says_what_becomes_of_a_token() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let store = Store::of(&etcd).await;
-    let first = store.hold("/shards/2/lock", "shard-1").await;
-    let second = store.hold("/shards/2/lock", "shard-2").await;
-    let third = store.hold("/shards/2/lock", "shard-1").await;
+    let hold = async |lock: &str, owner: &str| store.hold(lock, owner).await.revision;
+    let shard = "/shards/2/lock";
+    let first = hold(shard, "shard-1").await;
+    let second = hold(shard, "shard-2").await;
+    let third = hold(shard, "shard-1").await;
     let routes = [
         Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
-        Route::new("watched", "/", r#"key = "/k""#)
-            .with("mode = \"shadow\"")
-            .with(r#"exempt_methods = ["GET", "HEAD"]"#),
+        Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\"\nexempt_methods = [\"GET\", \"HEAD\"]"),
         Route::new("named", "/named/", r#"key = "/k", from_header = true"#),
     ];
-    let scratch = Scratch::new();
-    let (file, log) = (scratch.path().join("fencepost.toml"), scratch.path().join("access.log"));
+    let file = Written::new("");
+    let log = file.place("access.log");
     let config = Config::new(&[etcd.endpoint()], "http://127.0.0.1:9", &routes);
-    let config = config.section(&format!("[access_log]\npath = {:?}", log.to_str().unwrap()));
-    std::fs::write(&file, config.toml()).unwrap();
-    let explain = async |route: &str, lock: &str, owner: &str, revision: &str, more: &[&str]| {
-        let file = file.to_str().unwrap();
-        let asked = ["explain", "-c", file, "--route", route, "--lock", lock, "--owner", owner, "--revision", revision];
-        fencepost(&[&asked[..], more].concat()).await
+    file.write(config.section(&format!("[access_log]\npath = {log:?}")).toml());
+    let explain = async |route: &str, lock: &str, owner: &str, revision: &str| {
+        let token = if owner.is_empty() { "--owner=".to_owned() } else { format!("--owner {owner}") };
+        file.ask(format!("explain --route {route} --lock {lock} {token} --revision {revision}")).await
     };
-    let revision = |tenure: &Tenure| tenure.revision.to_string();
     for (owner, revision, expected) in [
-        ("shard-1", revision(&third), "admitted"),
-        ("shard-1", revision(&first), "refused: 412 replayed-tenure"),
-        ("shard-2", revision(&second), "refused: 412 stale-tenure"),
-        ("shard-2", revision(&third), "refused: 412 not-owner"),
-        ("shard-1", (third.revision + 1000).to_string(), "refused: 412 ahead-of-store"),
+        ("shard-1", third.to_string(), "admitted"),
+        ("shard-1", first.to_string(), "refused: 412 replayed-tenure"),
+        ("shard-2", second.to_string(), "refused: 412 stale-tenure"),
+        ("shard-2", third.to_string(), "refused: 412 not-owner"),
+        ("shard-1", (third + 1000).to_string(), "refused: 412 ahead-of-store"),
         ("shard-1", "07".to_owned(), "refused: 400 token-malformed"),
     ] {
-        let output = explain("shards", "/shards/2/lock", owner, &revision, &[]).await;
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let said = stdout(&output);
+        let said = explain("shards", shard, owner, &revision).await.ended(0).stdout;
         assert!(said.starts_with(&format!("route shards (enforce): {expected}\n")), "{said}");
-        let held = format!("is held by shard-1, revision {}", third.revision);
-        assert!(said.contains(&held), "{said}");
+        assert!(said.contains(&format!("is held by shard-1, revision {third}")), "{said}");
     }
-    let output = explain("shards", "/shards/3/lock", "shard-1", "1", &["--json"]).await;
-    let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!((&answer["reason"], &answer["action"]), (&"no-owner".into(), &"acquire".into()), "{answer}");
-    assert_eq!(answer["lock"]["owner"], serde_json::Value::Null);
-    // As in `/decisions`: it was a text.
-    assert_eq!(answer["revision"], 1, "{answer}");
-    let output = explain("shards", "/shards/3/lock", "shard-1", "07", &["--json"]).await;
-    let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!((&answer["reason"], &answer["revision"]), (&"token-malformed".into(), &serde_json::Value::Null));
-    // An owner without a name could not be seen.
-    let nameless = store.hold("/shards/4/lock", "").await;
-    store.hold("/shards/4/lock", "shard-2").await;
-    let again = store.hold("/shards/4/lock", "").await;
+    for (revision, told) in [("1", json!(["no-owner", "acquire", 1])), ("07", json!(["token-malformed", "fix", null]))]
+    {
+        let asked = "explain --json --route shards --lock /shards/3/lock --owner shard-1 --revision";
+        let said = file.ask(format!("{asked} {revision}")).await.ended(0).stdout;
+        let answer: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(json!([answer["reason"], answer["action"], answer["revision"]]), told, "{answer}");
+        assert_eq!(answer["lock"]["owner"], Value::Null);
+    }
+    let nameless = hold("/shards/4/lock", "").await.to_string();
+    hold("/shards/4/lock", "shard-2").await;
+    let again = hold("/shards/4/lock", "").await;
     for (owner, expected) in [
         ("", r#" of "" is older than the present tenure of the same owner, "#),
         ("shard-2", r#" of shard-2 is older than the tenure of "", "#),
     ] {
-        let said = stdout(&explain("shards", "/shards/4/lock", owner, &revision(&nameless), &[]).await);
+        let said = explain("shards", "/shards/4/lock", owner, &nameless).await.ended(0).stdout;
         assert!(said.contains(expected), "{said}");
-        assert!(said.contains(&format!(r#" is held by "", revision {};"#, again.revision)), "{said}");
+        assert!(said.contains(&format!(r#" is held by "", revision {again};"#)), "{said}");
     }
-    let output = explain("watched", "/k", "shard-1", "1", &[]).await;
-    let said = stdout(&output);
-    assert!(
-        said.contains("forwarded, since the route is in shadow mode; enforced, it would be refused: 412 no-owner"),
-        "{said}"
-    );
+    let said = explain("watched", "/k", "shard-1", "1").await.ended(0).stdout;
+    let watched = "forwarded, since the route is in shadow mode; enforced, it would be refused: 412 no-owner";
+    assert!(said.contains(watched), "{said}");
     assert!(said.ends_with("\n  No token is looked at with GET, HEAD (exempt_methods).\n"), "{said}");
-    // A request that is to name its lock and does not gets no further, whatever else it presents.
-    let file_name = file.to_str().unwrap();
-    let unnamed = ["explain", "-c", file_name, "--route", "named", "--owner", "shard-1", "--revision", "07"];
-    let said = stdout(&fencepost(&unnamed).await);
-    assert!(
-        said.starts_with("route named (enforce): refused: 428 token-missing\n  The request names no lock"),
-        "{said}"
-    );
+    let said = explain("named", "/k", "shard-1", "1").await.ended(0).stdout;
+    assert!(said.starts_with("route named (enforce): refused: 412 no-owner\n"), "{said}");
+    // A request that has to name its lock and does not gets no further.
+    let said = file.ask("explain --route named --owner shard-1 --revision 07").await.ended(0).stdout;
+    let refused = "route named (enforce): refused: 428 token-missing\n  The request names no lock";
+    assert!(said.starts_with(refused), "{said}");
     assert!(said.contains("The sender is told: Name the lock that you hold in Fence-Lock"), "{said}");
-    let output = explain("named", "/k", "shard-1", "1", &[]).await;
-    assert!(stdout(&output).starts_with("route named (enforce): refused: 412 no-owner\n"), "{output:?}");
-    let output = explain("shards", "/other", "shard-1", "1", &[]).await;
-    assert_eq!(output.status.code(), Some(64), "{output:?}");
-    assert!(stderr(&output).contains("--lock: \"/other\" is none of the locks"), "{output:?}");
-    assert!(!log.exists(), "a question leaves nothing behind");
+    let Ran { stderr, .. } = explain("shards", "/other", "shard-1", "1").await.ended(64);
+    assert!(stderr.contains("--lock: \"/other\" is none of the locks"), "{stderr}");
+    assert!(!Path::new(&log).exists(), "a question leaves nothing behind");
 }
 
-/// Such a lock was free, and nothing said that its masters hold it all the same.
 #[tokio::test]
-async fn a_lock_that_is_kept_as_another_layout_has_it_is_pointed_out() {
+async fn check_and_explain_point_at_another_layout() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let (store, worker) = (Store::of(&etcd).await, Worker::start().await);
     store.put("/queued/694d", "").await;
@@ -783,14 +613,9 @@ async fn a_lock_that_is_kept_as_another_layout_has_it_is_pointed_out() {
         Route::new("plain", "/plain/", r#"key = "/plain", layout = "mutex""#),
         Route::new("free", "/", r#"key = "/free""#),
     ];
-    let scratch = Scratch::new();
-    let file = scratch.path().join("fencepost.toml");
-    std::fs::write(&file, Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes).toml()).unwrap();
-    let name = file.to_str().unwrap();
-    let output = fencepost(&["check", "--live", "-c", name]).await;
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let said = stdout(&output);
-    let warnings: Vec<&str> = said.lines().filter(|line| line.starts_with("warning: route")).collect();
+    let file = Written::new(&Config::of(&etcd, &worker, &routes).toml());
+    let Ran { stdout, .. } = file.ask("check --live").await.ended(0);
+    let warnings: Vec<&str> = stdout.lines().filter(|line| line.starts_with("warning: route")).collect();
     let queued = "nobody holds it, but there is 1 key below /queued/: etcdctl lock keeps its locks so (layout = \"mutex\"), \
                   and etcdctl elect (layout = \"election\")";
     let plain = "nobody holds it and nothing is below /plain/, where layout = \"mutex\" has its keys, but /plain itself is \
@@ -799,41 +624,32 @@ async fn a_lock_that_is_kept_as_another_layout_has_it_is_pointed_out() {
         format!("warning: route queued: lock /queued: {queued}"),
         format!("warning: route plain: lock /plain: {plain}"),
     ];
-    assert_eq!(warnings, expected, "{said}");
-    let explain = async |route| {
-        let asked = ["explain", "-c", name, "--route", route, "--owner", "shard-1", "--revision", "7"];
-        stdout(&fencepost(&asked).await)
-    };
+    assert_eq!(warnings, expected, "{stdout}");
+    let explain =
+        async |route| file.ask(format!("explain --route {route} --owner shard-1 --revision 7")).await.ended(0).stdout;
     assert!(explain("queued").await.contains(&format!("\n  Look at its layout: {queued}.\n")));
     assert!(!explain("free").await.contains("layout:"));
 }
 
 #[tokio::test]
-async fn without_a_store_it_is_explained_what_becomes_of_requests_meanwhile() {
+async fn explain_without_a_store_says_what_happens_meanwhile() {
     let port = FreePort::reserve();
-    let scratch = Scratch::new();
-    let file = scratch.path().join("fencepost.toml");
     let routes = [
         Route::new("k", "/k/", r#"key = "/k""#),
         Route::new("lax", "/", r#"key = "/l""#).with(r#"on_unavailable = "dangerous_admit""#),
     ];
-    let config = Config::new(&[format!("http://127.0.0.1:{}", port.number())], "http://127.0.0.1:9", &routes);
-    std::fs::write(&file, config.toml()).unwrap();
-    let explain = async |route: &str, revision: &str, more: &[&str]| {
-        let asked = ["explain", "-c", file.to_str().unwrap(), "--route", route, "--owner", "a", "--revision", revision];
-        let output = fencepost(&[&asked[..], more].concat()).await;
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        stdout(&output)
+    let file = Written::new(&Config::new(&[format!("http://{}", port.address())], NOBODY, &routes).toml());
+    let explain = async |route: &str, more: &str| {
+        file.ask(format!("explain --route {route} --owner a --revision {more}")).await.ended(0).stdout
     };
     for (route, expected) in [("k", "refused: 503 unverifiable"), ("lax", "forwarded unjudged")] {
-        let said = explain(route, "1", &[]).await;
+        let said = explain(route, "1").await;
         assert!(said.starts_with(&format!("route {route} (enforce): {expected}")), "{said}");
         assert!(said.contains("The lock store was asked, and ") && said.contains("Connection refused"), "{said}");
     }
-    // What is told by the token alone is told all the same.
-    let said = explain("lax", "07", &[]).await;
+    let said = explain("lax", "07").await;
     assert!(said.starts_with("route lax (enforce): refused: 400 token-malformed\n"), "{said}");
-    let answer: serde_json::Value = serde_json::from_str(&explain("lax", "1", &["--json"]).await).unwrap();
+    let answer: Value = serde_json::from_str(&explain("lax", "1 --json").await).unwrap();
     assert_eq!((&answer["reason"], &answer["let_past"]), (&"unverifiable".into(), &true.into()), "{answer}");
     assert!(answer["cause"].as_str().unwrap().contains("Connection refused"), "{answer}");
 }

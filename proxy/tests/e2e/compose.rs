@@ -69,7 +69,6 @@ impl Topology {
         Topology { fence, prometheus, services, cluster }
     }
 
-    /// What a service has printed.
     pub(crate) fn log(&self, name: &str) -> String {
         self.services.log(name)
     }
@@ -109,7 +108,10 @@ impl Topology {
             ["compose", "kill", "--signal", "SIGUSR2", name] => services.signal(name, Signal::USR2),
             ["compose", "kill", name] | ["kill", name] => services.running.remove(*name).unwrap().kill(),
             ["compose", "start", name] => services.start(name, name, &[]),
-            ["compose", "run", "--detach", "--rm", "--no-deps", "--name", name, "--env", variable, service] => {
+            ["compose", "run", rest @ ..] => {
+                let ["--detach", "--rm", "--no-deps", "--name", name, "--env", variable, service] = rest else {
+                    panic!("docker was told to {order:?}")
+                };
                 services.start(name, service, &[variable.split_once('=').unwrap()]);
             }
             ["compose", "logs", "fencepost"] => return self.fence.log(),

@@ -50,8 +50,8 @@ impl<'n> CutScene<'n> {
             Http1OverTls => (Worker::start_on(listener, Some(&tls(&["http/1.1"]))), format!("https://{address}")),
             Http2OverTls => (Worker::start_on(listener, Some(&tls(&["h2"]))), format!("https://{address}")),
         };
-        let mut routed = Route::new("k", "/", r#"key = "/k""#)
-            .with("upstream_timeout = \"1s\"\norphan_timeout = \"2s\"\nhandoff_timeout = \"30s\"");
+        let mut routed =
+            Route::k().with("upstream_timeout = \"1s\"\norphan_timeout = \"2s\"\nhandoff_timeout = \"30s\"");
         if upstream.starts_with("https:") {
             routed = routed.with(&format!("upstream_tls = {{ ca = {ca:?}, server_name = \"worker.internal\" }}"));
         }
@@ -99,7 +99,6 @@ impl<'n> CutScene<'n> {
     }
 }
 
-/// R1 arrived 0.1 s after R2: the kernel went on delivering what fencepost had given up.
 #[test]
 fn a_request_given_up_is_never_delivered() {
     Network::run("cut_network::a_request_given_up_is_never_delivered", async |network| {
@@ -115,7 +114,6 @@ fn a_request_given_up_is_never_delivered() {
     });
 }
 
-/// The same R1 arrived when the process had been killed: the kernel closes its sockets, and goes on delivering.
 #[test]
 fn a_killed_process_leaves_nothing_to_deliver() {
     Network::run("cut_network::a_killed_process_leaves_nothing_to_deliver", async |network| {
@@ -139,7 +137,6 @@ fn a_killed_process_leaves_nothing_to_deliver() {
     });
 }
 
-/// A process that stands still gives nothing up: the kernel went on for a quarter of an hour.
 #[test]
 fn a_stopped_process_delivers_nothing_after_its_time() {
     Network::run("cut_network::a_stopped_process_delivers_nothing_after_its_time", async |network| {
@@ -221,7 +218,6 @@ fn a_tunnel_that_is_cut_delivers_nothing_later() {
     });
 }
 
-/// With SO_LINGER 0 to the end a worker would lose what it has not read, and see a reset.
 #[tokio::test]
 async fn an_idle_connection_ends_in_order_when_the_process_drains() {
     const BODY_BYTES: usize = 48_000;
@@ -230,7 +226,7 @@ async fn an_idle_connection_ends_in_order_when_the_process_drains() {
     socket2::SockRef::from(&listener).set_recv_buffer_size(4_096).unwrap();
     let upstream = format!("http://{}", listener.local_addr().unwrap());
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let config = Config::new(&[etcd.endpoint()], &upstream, &[Route::new("k", "/", r#"key = "/k""#)])
+    let config = Config::new(&[etcd.endpoint()], &upstream, &[Route::k()])
         .limit("upstream_idle_timeout = \"1m\"\ndrain_delay = \"0s\"");
     let (store, mut fence) = (Store::of(&etcd).await, Fencepost::serve(&config).await);
     let holder = store.hold("/k", "a").await;

@@ -13,14 +13,13 @@ use crate::scene::{Ask, Ledger, Line, Scene, send};
 use crate::store::Tenure;
 
 async fn scene(more: impl FnOnce(Config) -> Config) -> (Scene, Tenure) {
-    let scene = Scene::with(EtcdVersion::V3_5, &[Route::new("k", "/", r#"key = "/k""#)], more).await;
+    let scene = Scene::with(EtcdVersion::V3_5, &[Route::k()], more).await;
     let tenure = scene.store.hold("/k", "shard-1").await;
     (scene, tenure)
 }
 
-/// A load balancer: sends no more requests once `/readyz` says no.
 #[tokio::test]
-async fn no_request_is_lost_while_the_balancer_takes_a_draining_process_out() {
+async fn no_request_is_lost_while_a_balancer_removes_the_process() {
     let (mut scene, tenure) = scene(|config| config.limit("drain_delay = \"1m\"")).await;
     let (goes_on, ledger) = (Arc::new(AtomicBool::new(true)), Ledger::default());
     let senders: Vec<_> = (0..4)
@@ -83,7 +82,7 @@ async fn what_has_not_ended_by_the_deadline_is_cut_and_counted() {
     scene.worker.wait_for(2).await;
     assert!(scene.fence.terminate().await.success());
     let cut = "step=\"cutting\" connections=2 requests=2 ";
-    assert!(scene.fence.log().contains(cut), "{}", scene.fence.log());
+    scene.fence.has_logged(cut);
     latch.open();
     scene.finish().await;
 }
@@ -106,18 +105,17 @@ async fn whoever_says_it_twice_need_not_wait() {
         assert!(scene.fence.process().ended().is_none());
         scene.fence.process().terminate();
         assert!(scene.fence.process().end_of_itself().await.success());
-        assert!(scene.fence.log().contains("step=\"cutting\" connections=1 requests=1 "), "{}", scene.fence.log());
+        scene.fence.has_logged("step=\"cutting\" connections=1 requests=1 ");
         latch.open();
         scene.finish().await;
     }
 }
 
-/// They got no answer at all, though it was certain that nothing of them had been forwarded.
 #[tokio::test]
-async fn what_still_waits_before_the_worker_is_told_so_before_the_rest_is_cut() {
+async fn requests_before_the_worker_are_refused_before_the_cut() {
     for drain_timeout in ["100ms", "1h"] {
         let limits = format!("drain_delay = \"0s\"\ndrain_timeout = {drain_timeout:?}");
-        let route = Route::new("k", "/", r#"key = "/k""#).with(r#"handoff_timeout = "1h""#);
+        let route = Route::k().with(r#"handoff_timeout = "1h""#);
         let mut scene = Scene::with(EtcdVersion::V3_5, &[route], |config| config.limit(&limits)).await;
         let latch = Latch::new();
         scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
@@ -157,9 +155,8 @@ async fn what_still_waits_before_the_worker_is_told_so_before_the_rest_is_cut() 
     }
 }
 
-/// They went by the patience that the store or the disk is owed, and were cut before that was over.
 #[tokio::test]
-async fn what_waits_for_the_store_is_told_so_before_the_rest_is_cut() {
+async fn requests_that_wait_for_the_store_are_refused_before_the_cut() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let address = etcd.endpoint().trim_start_matches("http://").parse().unwrap();
     // A read goes on for as long as there is another endpoint to be tried.
@@ -167,7 +164,7 @@ async fn what_waits_for_the_store_is_told_so_before_the_rest_is_cut() {
     let endpoints = relays.each_ref().map(|relay| format!("http://{}", relay.address()));
     let routes = [
         Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}""#),
-        Route::new("k", "/", r#"key = "/k""#).with(r#"freshness = "linearizable""#),
+        Route::k().with(r#"freshness = "linearizable""#),
     ];
     let short = "drain_delay = \"0s\"\ndrain_timeout = \"100ms\"\nconfirm_timeout = \"1m\"";
     let mut scene = Scene::built(etcd, &endpoints, &routes, |config| config.limit(short)).await;
@@ -192,9 +189,8 @@ async fn what_waits_for_the_store_is_told_so_before_the_rest_is_cut() {
     scene.finish().await;
 }
 
-/// The same of a disk that does not answer: here, since somebody would have to read what is written.
 #[tokio::test]
-async fn what_waits_for_the_disk_is_told_so_before_the_rest_is_cut() {
+async fn requests_that_wait_for_the_disk_are_refused_before_the_cut() {
     let scratch = Scratch::new();
     let state_dir = scratch.path().join("state");
     let short = "drain_delay = \"0s\"\ndrain_timeout = \"100ms\"";
@@ -214,7 +210,6 @@ async fn what_waits_for_the_disk_is_told_so_before_the_rest_is_cut() {
     scene.finish().await;
 }
 
-/// It waited for as long as the disk did, whatever signals came.
 #[tokio::test]
 async fn a_process_ends_though_its_disk_hangs() {
     let scratch = Scratch::new();

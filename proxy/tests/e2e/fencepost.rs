@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use fencepost_tests::{Endpoint, Process, Response, Scratch, eventually, request};
+use fencepost_tests::{Endpoint, Etcd, Process, Response, Scratch, Worker, eventually, request, until};
 
 /// The path of the binary.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_fencepost");
@@ -14,7 +14,6 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_fencepost");
 pub(crate) struct Fencepost {
     /// `None` once it was killed.
     process: Option<Process>,
-    /// Where it takes requests.
     pub(crate) listener: Endpoint,
     /// Where it takes questions of its operator.
     pub(crate) admin: SocketAddr,
@@ -55,7 +54,11 @@ impl Route {
         Route { name: name.to_owned(), path: path.to_owned(), lock: lock.to_owned(), more: String::new() }
     }
 
-    /// With one more line.
+    /// An enforced route for everything, under the lock `/k`.
+    pub(crate) fn k() -> Route {
+        Route::new("k", "/", r#"key = "/k""#)
+    }
+
     pub(crate) fn with(mut self, line: &str) -> Route {
         self.more.push_str(line);
         self.more.push('\n');
@@ -71,7 +74,6 @@ impl Route {
         )
     }
 
-    /// Without its lock.
     fn unfenced_toml(&self, upstream: &str) -> String {
         let Route { name, path, lock: _, more: _ } = self;
         format!("[[route]]\nname = {name:?}\npath = {path:?}\nupstream = {upstream:?}\nmode = \"off\"\n\n")
@@ -79,6 +81,11 @@ impl Route {
 }
 
 impl Config {
+    /// Locks in that etcd, requests to that worker.
+    pub(crate) fn of(etcd: &Etcd, worker: &Worker, routes: &[Route]) -> Config {
+        Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), routes)
+    }
+
     /// Locks in these etcd members, requests to that worker.
     pub(crate) fn new(endpoints: &[String], upstream: &str, routes: &[Route]) -> Config {
         Config {
@@ -105,7 +112,6 @@ impl Config {
         self
     }
 
-    /// With its log in this form.
     pub(crate) fn log_format(mut self, format: &str) -> Config {
         self.log_format = format.to_owned();
         self
@@ -125,7 +131,6 @@ impl Config {
         self
     }
 
-    /// With other routes.
     pub(crate) fn routes(mut self, routes: &[Route]) -> Config {
         self.routes = routes.to_vec();
         self
@@ -155,7 +160,6 @@ impl Config {
         self
     }
 
-    /// Takes requests there.
     pub(crate) fn listening_on(mut self, address: &str) -> Config {
         self.listener = address.to_owned();
         self
@@ -180,7 +184,6 @@ impl Config {
         self
     }
 
-    /// The file.
     pub(crate) fn toml(&self) -> String {
         let Config {
             endpoints,
@@ -227,9 +230,7 @@ impl Fencepost {
 
     /// As [`Fencepost::launch`], with these variables in its environment.
     pub(crate) async fn launch_among(config: &Config, variables: &[(&str, &str)]) -> Fencepost {
-        let scratch = Scratch::new();
-        let file = scratch.path().join("fencepost.toml");
-        std::fs::write(&file, config.toml()).unwrap();
+        let (scratch, file) = written(&config.toml());
         let mut command = Command::new(BINARY);
         command.arg("serve").arg("-c").arg(&file).arg("--log").arg(&config.log);
         command.arg("--log-format").arg(&config.log_format).envs(variables.iter().copied());
@@ -238,32 +239,16 @@ impl Fencepost {
 
     /// As [`Fencepost::launch`], with so many descriptors: `soft:hard`.
     pub(crate) async fn launch_with_descriptors(config: &Config, limit: &str) -> Fencepost {
-        let scratch = Scratch::new();
-        let file = scratch.path().join("fencepost.toml");
-        std::fs::write(&file, config.toml()).unwrap();
+        let (scratch, file) = written(&config.toml());
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={limit}")).arg("--").arg(BINARY);
         command.arg("serve").arg("-c").arg(&file).arg("--log").arg(&config.log);
         Fencepost::launch_command(scratch, command).await
     }
 
-    /// As [`Fencepost::launch`], with a disk for which each file is full at that many bytes, its log too.
-    pub(crate) async fn launch_with_file_bytes(config: &Config, limit: u64) -> Fencepost {
-        let scratch = Scratch::new();
-        let file = scratch.path().join("fencepost.toml");
-        std::fs::write(&file, config.toml()).unwrap();
-        let mut command = Command::new("sh");
-        // Whoever does not ignore the signal is killed where a full disk would only be told of.
-        let limited = r#"trap '' XFSZ; exec prlimit --fsize="$1:unlimited" -- "$0" serve -c "$2""#;
-        command.arg("-c").arg(limited).arg(BINARY).arg(limit.to_string()).arg(&file);
-        Fencepost::launch_command(scratch, command).await
-    }
-
     /// As [`Fencepost::serve`], with its standard output going to that file.
     pub(crate) async fn serve_writing_to(config: &Config, output: &Path) -> Fencepost {
-        let scratch = Scratch::new();
-        let file = scratch.path().join("fencepost.toml");
-        std::fs::write(&file, config.toml()).unwrap();
+        let (scratch, file) = written(&config.toml());
         let mut command = Command::new("sh");
         command.arg("-c").arg(r#"exec "$0" serve -c "$1" > "$2""#).arg(BINARY).arg(&file).arg(output);
         let fencepost = Fencepost::launch_command(scratch, command).await;
@@ -278,9 +263,7 @@ impl Fencepost {
 
     /// Runs it with a file of that text and waits until it listens.
     pub(crate) async fn launch_text(text: &str) -> Fencepost {
-        let scratch = Scratch::new();
-        let file = scratch.path().join("fencepost.toml");
-        std::fs::write(&file, text).unwrap();
+        let (scratch, file) = written(text);
         Fencepost::launch_in(scratch, &["serve", "-c", file.to_str().unwrap(), "--log", "info,fencepost=debug"]).await
     }
 
@@ -305,18 +288,10 @@ impl Fencepost {
 
     /// Runs it with that file until it ends of itself; returns its exit code and what it said.
     pub(crate) async fn end_of(config: &Config) -> (Option<i32>, String) {
-        let scratch = Scratch::new();
-        let file = scratch.path().join("fencepost.toml");
-        std::fs::write(&file, config.toml()).unwrap();
+        let (scratch, file) = written(&config.toml());
         let mut command = Command::new(BINARY);
-        command
-            .arg("serve")
-            .arg("-c")
-            .arg(&file)
-            .arg("--log-format")
-            .arg(&config.log_format)
-            .env("NO_COLOR", "1")
-            .env_remove("FENCEPOST_LOG");
+        command.arg("serve").arg("-c").arg(&file).arg("--log-format").arg(&config.log_format);
+        command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
         let mut process = Process::start(&command, &scratch.path().join("log"));
         let status = process.end_of_itself().await;
         (status.code(), process.log())
@@ -346,24 +321,34 @@ impl Fencepost {
 
     /// Waits until a configuration of that number is in force.
     pub(crate) async fn until_generation(&self, generation: u32) {
-        eventually(&format!("generation {generation}"), async || {
-            (self.metric("fencepost_config_generation").await == f64::from(generation)).then_some(())
-        })
-        .await;
+        self.until_metric("fencepost_config_generation", f64::from(generation)).await;
+    }
+
+    /// Waits until a metric has this value; the series as in [`Fencepost::metric`].
+    pub(crate) async fn until_metric(&self, series: &str, value: f64) {
+        until(&format!("{series} {value}"), async || self.metric(series).await == value).await;
+    }
+
+    #[track_caller]
+    pub(crate) fn has_logged(&self, text: &str) {
+        assert!(self.log().contains(text), "{text:?} is not in {}", self.log());
+    }
+
+    #[track_caller]
+    pub(crate) fn has_not_logged(&self, text: &str) {
+        assert!(!self.log().contains(text), "{text:?} is in {}", self.log());
     }
 
     /// Waits until its log has a line with this text.
     pub(crate) async fn until_log(&self, text: &str) {
-        eventually(&format!("{text:?} in the log"), async || self.log().contains(text).then_some(())).await;
+        until(&format!("{text:?} in the log"), async || self.log().contains(text)).await;
     }
 
     /// Waits until it says that it is ready.
     pub(crate) async fn wait_until_ready(&self) {
-        eventually("fencepost is ready", async || (self.admin("GET", "/readyz").await.status == 200).then_some(()))
-            .await;
+        until("fencepost is ready", async || self.admin("GET", "/readyz").await.status == 200).await;
     }
 
-    /// Asks the admin listener.
     pub(crate) async fn admin(&self, method: &str, path: &str) -> Response {
         request(self.admin, method, path, &[], b"").await.unwrap_or_else(|error| {
             panic!("the admin listener does not answer {method} {path}: {error}; the log: {}", self.log())
@@ -384,17 +369,14 @@ impl Fencepost {
         value.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
     }
 
-    /// What it has logged.
     pub(crate) fn log(&self) -> String {
         self.running().log()
     }
 
-    /// Its process, to signal it.
     pub(crate) fn process(&mut self) -> &mut Process {
         self.process.as_mut().expect("it was not killed")
     }
 
-    /// Ends it (SIGKILL).
     pub(crate) fn kill(&mut self) {
         self.process.take().expect("it is killed once").kill();
     }
@@ -428,6 +410,14 @@ impl Fencepost {
     fn running(&self) -> &Process {
         self.process.as_ref().expect("it was not killed")
     }
+}
+
+/// A configuration file of that text, in a directory of its own.
+fn written(text: &str) -> (Scratch, PathBuf) {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, text).unwrap();
+    (scratch, file)
 }
 
 /// The addresses in the log, once both are there.

@@ -598,7 +598,7 @@ fn clients(log: &str, what: &str) -> Vec<String> {
 async fn requests_that_wait_at_the_barrier_are_let_in_in_the_order_in_which_they_came_whatever_their_threads() {
     const WAITING: usize = 60;
     let scene = Scene::with(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1m""#])], |config| {
-        config.threads(3).logging("info,fencepost::gate=debug")
+        config.threads(3).logging("info,fencepost::at_gate=debug")
     })
     .await;
     let latch = Latch::new();
@@ -651,7 +651,7 @@ async fn who_gets_no_connection_when_the_barrier_opens_holds_up_nobody_behind_it
         guarded(&[]),
     ];
     let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| {
-        let config = config.threads(1).logging("info,fencepost::gate=debug");
+        let config = config.threads(1).logging("info,fencepost::at_gate=debug");
         config.limit("upstream_connections_max = 1").limit(r#"connect_timeout = "1m""#)
     })
     .await;

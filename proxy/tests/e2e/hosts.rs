@@ -19,9 +19,8 @@ async fn status(scene: &Scene, head: &str) -> u16 {
     connection.final_response().await.unwrap().status
 }
 
-/// The worker was given the very host by which its route would have been the enforced one.
 #[tokio::test]
-async fn a_request_that_names_no_host_goes_past_no_fence_of_one() {
+async fn a_request_without_a_host_goes_past_no_fence() {
     let scene = scene("guarded.example").await;
     for (head, expected) in [
         ("GET / HTTP/1.0", 400),
@@ -39,38 +38,26 @@ async fn a_request_that_names_no_host_goes_past_no_fence_of_one() {
     scene.finish().await;
 }
 
-/// Each went past the fence, to a worker that may have taken what stands before the first colon or comma for the host, or behind.
 #[tokio::test]
 async fn what_workers_may_take_for_another_host_is_none() {
     let scene = scene("guarded.example").await;
-    for (host, expected) in [
-        ("guarded.example:80", 428),
-        ("other.example:80", 200),
-        ("other.example:", 200),
-        ("guarded.example:80[]", 428),
-        ("guarded.example:[x]", 428),
-        ("x:80[]", 400),
-        ("x:[guarded.example]", 400),
-        ("x[]:80", 400),
-        ("guarded.example,x", 400),
-        ("x,guarded.example", 400),
-        ("x:80,guarded.example", 400),
-        ("guarded.example;x", 400),
-        ("x=guarded.example", 400),
-        ("x:port", 400),
+    let unclear = "x:80[] x:[guarded.example] x[]:80 guarded.example,x x,guarded.example \
+        x:80,guarded.example guarded.example;x x=guarded.example x:port";
+    for (expected, hosts) in [
+        (428, "guarded.example:80 guarded.example:80[] guarded.example:[x]"),
+        (200, "other.example:80 other.example:"),
+        (400, unclear),
     ] {
-        for head in [
-            format!("GET / HTTP/1.1\r\nHost: {host}"),
-            format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}"),
-            format!("GET / HTTP/1.0\r\nHost: {host}"),
-        ] {
-            assert_eq!(status(&scene, &head).await, expected, "{head}");
+        for host in hosts.split_whitespace() {
+            for target in ["/ HTTP/1.1", &format!("http://{host}/ HTTP/1.1"), "/ HTTP/1.0"] {
+                let head = format!("GET {target}\r\nHost: {host}");
+                assert_eq!(status(&scene, &head).await, expected, "{head}");
+            }
         }
     }
     scene.finish().await;
 }
 
-/// Its route is that of the one, and the worker may take it for the other.
 #[tokio::test]
 async fn no_field_names_another_host_where_a_fence_goes_by_it() {
     let unfenced =
@@ -92,25 +79,15 @@ async fn no_field_names_another_host_where_a_fence_goes_by_it() {
 #[tokio::test]
 async fn an_address_as_host_is_the_same_however_it_is_written() {
     let scene = scene("[0:0::1]").await;
-    for (host, expected) in [
-        ("[::1]", 428),
-        ("[::0001]:80", 428),
-        ("[0:0:0:0:0:0:0:1]", 428),
-        ("[::0.0.0.1]", 428),
-        ("[::2]", 200),
-        ("[::1]x", 400),
-        ("[::1%25lo]", 400),
-        ("[v1.x]", 400),
-        ("localhost.", 200),
-        ("localhost.:80", 200),
-        ("local_host", 200),
-        ("localhost..", 400),
-        ("a..b", 400),
-        ("a_b..c:80", 400),
-        (".a", 400),
-        (".", 400),
+    for (expected, hosts) in [
+        (428, "[::1] [::0001]:80 [0:0:0:0:0:0:0:1] [::0.0.0.1]"),
+        (200, "[::2] localhost. localhost.:80 local_host"),
+        (400, "[::1]x [::1%25lo] [v1.x] localhost.. a..b a_b..c:80 .a ."),
     ] {
-        assert_eq!(status(&scene, &format!("GET / HTTP/1.1\r\nHost: {host}")).await, expected, "{host}");
+        for host in hosts.split(' ') {
+            let head = format!("GET / HTTP/1.1\r\nHost: {host}");
+            assert_eq!(status(&scene, &head).await, expected, "{head}");
+        }
     }
     scene.finish().await;
 }

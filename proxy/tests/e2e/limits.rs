@@ -21,7 +21,7 @@ const MIB: u64 = 1024 * 1024;
 
 /// A scene with these lines under `[limits]`, and a tenure that is admitted.
 async fn limited(lines: &str) -> (Scene, Tenure) {
-    let routes = [Route::new("k", "/", r#"key = "/k""#)];
+    let routes = [Route::k()];
     let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| config.limit(lines)).await;
     let tenure = scene.store.hold("/k", "shard-1").await;
     scene.admits("/", &tenure).await;

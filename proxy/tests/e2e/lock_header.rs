@@ -26,7 +26,8 @@ async fn a_route_may_have_its_own_name_for_the_header_with_the_lock() {
 
         let revision = held.revision.to_string();
         let call = |header| {
-            call_with(&scene, &[("Fence-Owner", "shard-1"), ("Fence-Revision", revision.as_str()), (header, lock)])
+            let token = [("Fence-Owner", "shard-1"), ("Fence-Revision", revision.as_str())];
+            call_with(&scene, &[token[0], token[1], (header, lock)])
         };
         let answer = call(its_own).await;
         assert_eq!((answer.status, reason(&answer)), (204, None), "{its_own}: {}", answer.text());

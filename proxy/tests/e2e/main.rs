@@ -46,8 +46,6 @@ mod access_log;
 mod admin;
 mod cli;
 mod dashboard;
-mod dashboard_bounds;
-mod dashboard_later;
 mod dashboard_news;
 mod drain;
 mod observed;

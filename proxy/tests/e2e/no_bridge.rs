@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 
-use fencepost_tests::{Etcd, EtcdVersion, Relay, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, Relay, eventually, until};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
@@ -41,7 +41,7 @@ async fn comes_back_to(scene: &Scene, present: &Tenure, ended: &[Tenure]) {
 }
 
 async fn refused(scene: &Scene, tenure: &Tenure, reason: &str, present: &Tenure) {
-    assert_refused(&scene.send(Ask::post("/").under(tenure)).await, reason, LOCK, present);
+    scene.refuses("/", tenure, reason, LOCK, present).await;
 }
 
 /// shard-1, shard-2, shard-1, and nothing known of what came between.
@@ -64,46 +64,6 @@ async fn a_cold_start_sees_takeovers_that_are_over() {
 }
 
 #[tokio::test]
-async fn a_cold_start_sees_renewals_back_to_the_first() {
-    for version in EtcdVersion::ALL {
-        let etcd = Etcd::start(version).await;
-        let store = Store::of(&etcd).await;
-        let other = store.hold(LOCK, "shard-2").await;
-        let mut renewals = Vec::new();
-        for _ in 0..8 {
-            renewals.push(store.hold(LOCK, "shard-1").await);
-        }
-        let scene = Scene::around(etcd, &routes()).await;
-        for renewal in &renewals {
-            scene.admits("/", renewal).await;
-        }
-        refused(&scene, &other, "stale-tenure", &renewals[0]).await;
-        scene.finish().await;
-    }
-}
-
-#[tokio::test]
-async fn a_watch_that_was_cut_bridges_no_takeover() {
-    for version in EtcdVersion::ALL {
-        let (scene, relay) = behind_a_relay(version, &routes()).await;
-        for _ in 0..3 {
-            let before = scene.store.hold(LOCK, "shard-1").await;
-            comes_back_to(&scene, &before, &[]).await;
-            relay.cut().await;
-            let [one, two, three] = three_takeovers(&scene.store).await;
-            relay.restore().await;
-            let ended = [two.clone(), Tenure::new("shard-1", two.revision)];
-            comes_back_to(&scene, &three, &ended).await;
-            for earlier in [&before, &one] {
-                refused(&scene, earlier, "replayed-tenure", &three).await;
-            }
-            refused(&scene, &two, "stale-tenure", &three).await;
-        }
-        scene.finish().await;
-    }
-}
-
-#[tokio::test]
 async fn a_watch_that_was_frozen_bridges_no_takeover() {
     for version in EtcdVersion::ALL {
         let (scene, relay) = behind_a_relay(version, &routes()).await;
@@ -112,8 +72,7 @@ async fn a_watch_that_was_frozen_bridges_no_takeover() {
         relay.freeze().await;
         let [one, two, three] = three_takeovers(&scene.store).await;
         // Nothing can be known now: what began after the freeze is not admitted, and nobody is called stale.
-        let answer = scene.send(Ask::post("/").under(&three)).await;
-        assert_refused(&answer, "unverifiable", LOCK, &three);
+        scene.refuses("/", &three, "unverifiable", LOCK, &three).await;
         relay.restore().await;
         comes_back_to(&scene, &three, std::slice::from_ref(&two)).await;
         for earlier in [&before, &one] {
@@ -124,24 +83,7 @@ async fn a_watch_that_was_frozen_bridges_no_takeover() {
 }
 
 #[tokio::test]
-async fn renewals_while_the_watch_was_cut_stay_in_their_tenure() {
-    for version in EtcdVersion::ALL {
-        let (scene, relay) = behind_a_relay(version, &routes()).await;
-        let first = scene.store.hold(LOCK, "shard-1").await;
-        scene.admits("/", &first).await;
-        relay.cut().await;
-        let renewals = [scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-1").await];
-        relay.restore().await;
-        comes_back_to(&scene, &renewals[1], &[]).await;
-        for renewal in [&first, &renewals[0], &renewals[1]] {
-            scene.admits("/", renewal).await;
-        }
-        scene.finish().await;
-    }
-}
-
-#[tokio::test]
-async fn after_a_compaction_only_what_can_still_be_shown_is_the_tenure() {
+async fn after_a_compaction_a_tenure_is_what_can_be_shown() {
     for version in EtcdVersion::ALL {
         let etcd = Etcd::start(version).await;
         let store = Store::of(&etcd).await;
@@ -160,8 +102,8 @@ async fn after_a_compaction_only_what_can_still_be_shown_is_the_tenure() {
             scene.admits("/", renewal).await;
         }
         let latest = store.hold(LOCK, "shard-1").await;
-        eventually("the watch has told of a renewal", async || {
-            (scene.fence.admin_json("/locks//k").await["last"] == latest.revision).then_some(())
+        until("the watch has told of a renewal", async || {
+            scene.fence.admin_json("/locks//k").await["last"] == latest.revision
         })
         .await;
         // What a running proxy has seen, it need not ask for again.

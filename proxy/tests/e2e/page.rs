@@ -42,7 +42,6 @@ impl Page {
         text.as_str().expect("text").to_owned()
     }
 
-    /// Waits until something is found.
     pub(crate) async fn until_there(&self, selector: &str) {
         let script = "return document.querySelector(arguments[0]) !== null";
         self.browser.until(&format!("there is {selector}"), script, &[json!(selector)]).await;
@@ -54,7 +53,6 @@ impl Page {
         self.browser.until(&format!("{count} times {selector}"), script, &[json!(selector), json!(count)]).await;
     }
 
-    /// How many elements the selector finds.
     pub(crate) async fn count(&self, selector: &str) -> u64 {
         let script = "return document.querySelectorAll(arguments[0]).length";
         self.browser.run(script, &[json!(selector)]).await.as_u64().expect("a number")

@@ -42,7 +42,6 @@ impl Etcdctl {
         Etcdctl { _child: child, printed, scratch }
     }
 
-    /// The next line that it prints.
     pub(crate) async fn line(&mut self) -> String {
         let line = tokio::time::timeout(PATIENCE, self.printed.next_line()).await;
         line.expect("etcdctl prints a line in time").unwrap().expect("etcdctl prints a line")
@@ -125,7 +124,6 @@ impl PythonServer {
         PythonServer { process, port, _scratch: scratch }
     }
 
-    /// What it has printed.
     pub(crate) fn log(&self) -> String {
         self.process.log()
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use fencepost_tests::{FreePort, Process, Scratch, eventually, request};
+use fencepost_tests::{FreePort, Process, Scratch, eventually, request, until};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ impl Prometheus {
         })
         .await;
         let prometheus = Prometheus { _process: process, port, _scratch: scratch };
-        eventually("it has scraped", async || (prometheus.value("up").await == Some(1.0)).then_some(())).await;
+        until("it has scraped", async || prometheus.value("up").await == Some(1.0)).await;
         prometheus
     }
 

@@ -1,6 +1,6 @@
 //! A source that was taken out, that nobody used for a time, and that is put back.
 
-use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch, eventually};
+use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch, until};
 
 use crate::fencepost::{Config, Route};
 use crate::refusal::reason;
@@ -24,7 +24,6 @@ async fn refused(scene: &Scene, config: &Config) -> Response {
     answer
 }
 
-/// As a file has it.
 async fn cluster_id(etcd: &Etcd) -> String {
     let status = etcd.etcdctl(&["endpoint", "status", "-w", "json"]).await;
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
@@ -36,9 +35,8 @@ async fn accept(scene: &Scene, expected: &str) {
     assert!(answer.status == 200 && answer.text().contains(expected), "{}", answer.text());
 }
 
-/// It was ready by what it had been told before.
 #[tokio::test]
-async fn a_source_that_a_request_has_kept_is_put_back_only_if_its_store_answers() {
+async fn a_kept_source_is_put_back_only_if_its_store_answers() {
     let scene = Scene::open(EtcdVersion::V3_5, &[templated()]).await;
     let latch = Latch::new();
     scene.worker.on("/k/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
@@ -57,10 +55,8 @@ async fn a_source_that_a_request_has_kept_is_put_back_only_if_its_store_answers(
     scene.finish().await;
 }
 
-/// The gates had gone with the source, and with them what was known of the store: whoever had lost the lock was let in again behind
-/// its successor, without anybody's word.
 #[tokio::test]
-async fn a_store_that_went_back_while_nobody_used_its_source_is_not_believed() {
+async fn a_store_that_went_back_while_unused_is_not_believed() {
     for (route, remembers) in [(named(), false), (templated(), true)] {
         let state_dir = Scratch::new();
         let path = state_dir.path().join("state");
@@ -107,7 +103,7 @@ async fn a_store_that_went_back_while_nobody_used_its_source_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_source_that_was_put_back_is_of_the_cluster_that_it_was_of_unless_it_names_another() {
+async fn a_source_that_is_put_back_keeps_its_cluster() {
     // Longer than etcd is asked until it is said that it is another cluster.
     let patient = |config: Config| config.limit(r#"confirm_timeout = "10s""#);
     let scene = Scene::with(EtcdVersion::V3_5, &[named()], patient).await;
@@ -131,10 +127,8 @@ async fn a_source_that_was_put_back_is_of_the_cluster_that_it_was_of_unless_it_n
     scene.finish().await;
 }
 
-/// Its tenures could not be recorded beside those of the other cluster: each request was `unverifiable`, for good, and there was nothing
-/// to accept.
 #[tokio::test]
-async fn another_cluster_under_the_name_of_a_source_is_believed_once_an_operator_has_accepted_it() {
+async fn another_cluster_of_a_source_has_to_be_accepted() {
     for route in [named(), templated()] {
         let (state_dir, mut file) = (Scratch::new(), None);
         let path = state_dir.path().join("state");
@@ -166,10 +160,7 @@ async fn another_cluster_under_the_name_of_a_source_is_believed_once_an_operator
             assert!(is_above || reloaded.text().contains("accept-regression"), "{}", reloaded.text());
             accept(&scene, "is accepted").await;
             scene.fence.reloads(file).await;
-            eventually("the holder gets in", async || {
-                (scene.send(Ask::post("/k/").under(holder)).await.status == 200).then_some(())
-            })
-            .await;
+            until("the holder gets in", async || scene.send(Ask::post("/k/").under(holder)).await.status == 200).await;
         }
         // The next process knows it so.
         scene.config = there;
@@ -178,25 +169,4 @@ async fn another_cluster_under_the_name_of_a_source_is_believed_once_an_operator
         scene.admits("/k/", &elsewhere).await;
         scene.finish().await;
     }
-}
-
-/// A file that was refused may have named a wrong cluster: nobody was let in by what that said.
-#[tokio::test]
-async fn a_source_that_never_came_in_force_is_not_held_to_its_cluster() {
-    let mut file = None;
-    let scene = Scene::with(EtcdVersion::V3_5, &[named()], |config| {
-        file = Some(config.clone());
-        config.without_source()
-    })
-    .await;
-    let (file, tenure) = (file.unwrap(), scene.store.hold(LOCK, "shard-1").await);
-    let (elsewhere, nobody) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
-    let unreachable = format!("[source.other]\nkind = \"etcd\"\nendpoints = [\"http://{}\"]\n", nobody.address());
-    let route = "[[route]]\nname = \"o\"\npath = \"/o/\"\nlock = { source = \"other\", key = \"/o\" }\n";
-    let more = format!("{unreachable}{route}upstream = \"http://127.0.0.1:1\"\n");
-    let said = refused(&scene, &file.clone().endpoints(&[elsewhere.endpoint()]).more(&more)).await.text();
-    assert!(said.contains("source.other") && !said.contains("source.main"), "{said}");
-    scene.fence.reloads(&file).await;
-    scene.admits("/k/", &tenure).await;
-    scene.finish().await;
 }

@@ -10,12 +10,12 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use fencepost_tests::{Etcd, EtcdVersion, PATIENCE, Process, Relay, Scratch, Worker, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, PATIENCE, Relay, Scratch, Worker, until};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::programs::{lease_of, printed, python_binary, workspace};
+use crate::programs::{printed, python_binary, workspace};
 
 use self::master::Master;
 use self::play::Recipe;
@@ -27,24 +27,15 @@ fn script(name: &str) -> Command {
 }
 
 #[tokio::test]
-async fn a_late_write_under_etcdctl_lock_is_refused() {
-    Recipe::new("etcdctl lock", ANY).play(|_| script("shell/etcdctl-lock.sh")).await;
+async fn late_writes_under_locks_of_the_shell_are_refused() {
+    let recipes = [("etcdctl lock", "etcdctl-lock"), ("etcdctl elect", "etcdctl-elect"), ("curl", "gateway")];
+    for (recipe, name) in recipes {
+        Recipe::new(recipe, ANY).play(|_| script(&format!("shell/{name}.sh"))).await;
+    }
 }
 
 #[tokio::test]
-async fn a_late_write_under_etcdctl_elect_is_refused() {
-    Recipe::new("etcdctl elect", ANY).play(|_| script("shell/etcdctl-elect.sh")).await;
-}
-
-#[tokio::test]
-async fn a_late_write_under_a_lock_taken_with_curl_is_refused() {
-    Recipe::new("curl", ANY).play(|_| script("shell/gateway.sh")).await;
-}
-
-/// The shell's master had a lock for 12 s that etcd gave away after 9, and what it had begun went on behind it; Python's went on for as
-/// long as a job took.
-#[tokio::test]
-async fn a_master_that_renews_by_itself_is_ended_with_its_work_before_the_lock_can_be_anothers() {
+async fn a_masters_work_ends_before_its_lock_is_anothers() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     // Each call of the shell's takes 2 s: it may take 3.
     tokio::join!(
@@ -65,26 +56,8 @@ async fn is_ended_in_time(etcd: &Etcd, command: Command, lock: &str, away: Durat
     assert!(!master.status().await.success(), "{lock}: {}", master.log());
 }
 
-/// It waited for a minute until a lock would be given back that it had no revision of.
 #[tokio::test]
-async fn a_script_that_etcd_does_not_answer_at_first_asks_again() {
-    let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let relay = Relay::before(&etcd).await;
-    relay.freeze().await;
-    let endpoint = format!("http://{}", relay.address());
-    let given_up = async {
-        // Its second call follows when it has given up the first.
-        eventually("it has given up", async || (relay.accepted() >= 2).then_some(())).await;
-        relay.restore().await;
-    };
-    let working = at_work(&etcd, &endpoint, script("shell/gateway.sh"), "/shards/1/lock");
-    let ((master, job), ()) = tokio::join!(working, given_up);
-    master.terminate();
-    is_over(job, &master).await;
-}
-
-#[tokio::test]
-async fn who_ends_a_script_that_holds_a_lock_ends_what_its_master_has_begun() {
+async fn ending_a_script_ends_what_its_master_has_begun() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     for (number, name) in ["shell/gateway.sh", "shell/etcdctl-elect.sh"].into_iter().enumerate() {
         let (mut master, job) = at_work(&etcd, &etcd.endpoint(), script(name), &format!("/shards/{number}/lock")).await;
@@ -94,7 +67,6 @@ async fn who_ends_a_script_that_holds_a_lock_ends_what_its_master_has_begun() {
     }
 }
 
-/// What renews the lease is another process than the script, and did so for ever.
 #[tokio::test]
 async fn who_kills_a_script_that_holds_a_lock_ends_the_lock() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
@@ -102,26 +74,11 @@ async fn who_kills_a_script_that_holds_a_lock_ends_the_lock() {
         let lock = format!("/shards/{number}/lock");
         let (master, _job) = at_work(&etcd, &etcd.endpoint(), script(name), &lock).await;
         drop(master); // SIGKILL.
-        eventually(&format!("the lock of {name} is free"), async || {
-            etcd.etcdctl(&["get", "--prefix", &lock, "--keys-only"]).await.is_empty().then_some(())
+        until(&format!("the lock of {name} is free"), async || {
+            etcd.etcdctl(&["get", "--prefix", &lock, "--keys-only"]).await.is_empty()
         })
         .await;
     }
-}
-
-/// A line that begins with `@` named a file to send, and one that did not end was no job.
-#[tokio::test]
-async fn the_shells_master_sends_each_line_as_it_is() {
-    let (worker, scratch) = (Worker::start().await, Scratch::new());
-    let (jobs, log) = (scratch.path().join("jobs"), scratch.path().join("log"));
-    std::fs::write(&jobs, "@/etc/hostname\n  \\two \nlast").unwrap();
-    let mut command = script("shell/master.sh");
-    command.env("WORKER", worker.endpoint().to_string()).env("JOBS", &jobs);
-    command.env("FENCE_OWNER", "shard-1").env("FENCE_REVISION", "7");
-    let mut master = Process::start(&command, &log);
-    assert!(master.end_of_itself().await.success(), "{}", master.log());
-    let seen: Vec<String> = worker.seen().iter().map(|seen| seen.text()).collect();
-    assert_eq!(seen, ["@/etc/hostname", "  \\two ", "last"], "{}", master.log());
 }
 
 /// A master that has begun a job, which takes for ever.
@@ -141,7 +98,7 @@ async fn is_over(mut job: TcpStream, master: &Master) {
 }
 
 #[tokio::test]
-async fn late_writes_under_a_mutex_and_an_election_of_the_go_client_are_refused() {
+async fn late_writes_under_locks_of_the_go_client_are_refused() {
     let masters = go_masters().await;
     for (recipe, argument) in [("Go Mutex", "mutex"), ("Go Election", "election")] {
         let command = |_: &str| {
@@ -195,7 +152,6 @@ async fn a_late_write_under_an_election_of_etcd3_for_node_is_refused() {
     Recipe::new("Node etcd3", "shard-2").of_one_process().play(|_| node_master()).await;
 }
 
-/// Node's was told so, and went on to wait for a job. What it reads from is left open: there may always be one more.
 #[tokio::test]
 async fn a_master_whose_lease_ends_while_it_waits_for_a_job_ends() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
@@ -224,29 +180,6 @@ async fn a_master_whose_lease_ends_while_it_waits_for_a_job_ends() {
     }
 }
 
-/// It stood in no queue any more, and did not end either.
-#[tokio::test]
-async fn a_master_of_node_whose_lease_ends_while_it_waits_ends() {
-    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
-    let address = worker.endpoint().to_string().replace("http://", "");
-    let start = |owner: &str| Master::start(node_master(), &etcd, "shard-2", owner, &address);
-    let mut first = start("shard-1");
-    first.give("one");
-    first.until_done("one").await;
-    let mut second = start("shard-2");
-    let lease = eventually("the second stands in line", async || {
-        let keys = ["get", "--prefix", "election/shard-2/", "--sort-by=CREATE", "--keys-only"];
-        let keys = etcd.etcdctl(&keys).await;
-        let leases: Vec<&str> = keys.split_whitespace().map(lease_of).collect();
-        Some(leases.get(1)?.parse::<i64>().unwrap())
-    })
-    .await;
-    etcd.etcdctl(&["lease", "revoke", &format!("{lease:x}")]).await;
-    assert_eq!(second.status().await.code(), Some(1), "{}", second.log());
-    first.give("two");
-    first.until_done("two").await;
-}
-
 fn node_master() -> Command {
     // Node looks for packages beside the script; once, since another test's Node may be reading it.
     static SCRIPT: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -260,7 +193,6 @@ fn node_master() -> Command {
     command
 }
 
-/// As its page has it, with another folder in the place of `/etc/patroni`: `PATRONI_NAME` was missing, and so was `../shell/master.sh`.
 #[tokio::test]
 async fn a_late_write_under_patronis_leader_key_is_refused() {
     let (page, scratch) = (section("Patroni"), Scratch::new());
@@ -305,7 +237,7 @@ fn section(name: &str) -> String {
 
 /// What the page's table says of each recipe is what these tests do.
 #[test]
-fn every_recipe_of_the_table_has_its_section_and_says_whether_it_is_run() {
+fn every_recipe_has_its_section_and_says_whether_it_is_run() {
     let page = std::fs::read_to_string(workspace().join("recipes/README.md")).unwrap();
     let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| [")).collect();
     assert_eq!(rows.len(), 10);

@@ -27,18 +27,8 @@ const REASONS: [(&str, u16, u16, &str); 15] = [
 ];
 
 /// Headers that a refusal may have.
-const HEADERS: [&str; 10] = [
-    "content-type",
-    "content-length",
-    "cache-control",
-    "date",
-    "connection",
-    "fence-reason",
-    "fence-decision",
-    "retry-after",
-    "grpc-status",
-    "grpc-message",
-];
+const HEADERS: &str = "content-type content-length cache-control date connection fence-reason \
+    fence-decision retry-after grpc-status grpc-message";
 
 const FIELDS: [&str; 9] = ["type", "title", "status", "detail", "reason", "action", "lock", "decision", "forwarded"];
 
@@ -116,7 +106,7 @@ fn assert_head(response: &Response, reason: &str, action: &str) -> String {
         _ => assert_eq!(retry, None, "{reason}: {response:?}"),
     }
     for name in response.headers.keys() {
-        assert!(HEADERS.contains(&name.as_str()), "{reason}: {name} in {response:?}");
+        assert!(HEADERS.split_whitespace().any(|known| known == name), "{reason}: {name} in {response:?}");
     }
     assert!(response.trailers.is_empty(), "{response:?}");
     let decision = response.header("fence-decision").expect("a refusal has an id");

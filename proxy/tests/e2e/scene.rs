@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use fencepost_tests::{Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, eventually, request};
+use fencepost_tests::{Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, eventually, request, until};
+use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::fencepost::{Config, Fencepost, Route};
-use crate::refusal::reason;
+use crate::refusal::{assert_refused, reason};
 use crate::store::{Store, Tenure};
 
 /// A worker behind a running fencepost, its locks in a real etcd.
@@ -72,7 +73,6 @@ impl Ask {
         self
     }
 
-    /// With the token of a tenure.
     pub(crate) fn under(self, tenure: &Tenure) -> Ask {
         self.token(&tenure.owner, &tenure.revision.to_string())
     }
@@ -84,7 +84,6 @@ impl Ask {
 }
 
 impl Scene {
-    /// Starts all three.
     pub(crate) async fn open(version: EtcdVersion, routes: &[Route]) -> Scene {
         Scene::around(Etcd::start(version).await, routes).await
     }
@@ -107,7 +106,6 @@ impl Scene {
         Scene::built(etcd, &endpoints, routes, more).await
     }
 
-    /// With all of that.
     pub(crate) async fn built(
         etcd: Etcd,
         endpoints: &[String],
@@ -126,7 +124,6 @@ impl Scene {
         self.fence = Fencepost::serve(&self.config).await;
     }
 
-    /// The same with another file.
     pub(crate) async fn start_again_as(&mut self, file: &str) {
         self.fence = Fencepost::launch_text(file).await;
         self.fence.wait_until_ready().await;
@@ -135,10 +132,7 @@ impl Scene {
     /// Has its source taken out of the configuration, and waits until nobody uses it any more: its thread ends then.
     pub(crate) async fn take_source_out(&self) {
         self.fence.reloads(&self.config.clone().without_source()).await;
-        eventually("the source has ended", async || {
-            (!self.fence.threads().iter().any(|thread| thread == "locks-main")).then_some(())
-        })
-        .await;
+        until("the source has ended", async || !self.fence.threads().iter().any(|thread| thread == "locks-main")).await;
     }
 
     /// Sends a request on a connection of its own.
@@ -171,8 +165,12 @@ impl Scene {
 
     /// Waits until a metric has this value; the series as in [`Fencepost::metric`].
     pub(crate) async fn until_metric(&self, series: &str, value: f64) {
-        eventually(&format!("{series} {value}"), async || (self.fence.metric(series).await == value).then_some(()))
-            .await;
+        self.fence.until_metric(series, value).await;
+    }
+
+    pub(crate) async fn decision(&self, refusal: &Response) -> Value {
+        let id = refusal.header("fence-decision").expect("a decision has an id");
+        self.fence.admin_json(&format!("/decisions?id={id}")).await["decisions"][0].take()
     }
 
     /// How many requests have been counted by their verdicts.
@@ -192,13 +190,12 @@ impl Scene {
 
     /// Waits until the gate of a lock says that so many requests run and so many are orphans.
     pub(crate) async fn until_at_worker(&self, lock: &str, running: u64, orphans: u64) {
-        eventually(&format!("{running} running and {orphans} orphans of {lock}"), async || {
-            (self.at_worker(lock).await == (running, orphans)).then_some(())
+        until(&format!("{running} running and {orphans} orphans of {lock}"), async || {
+            self.at_worker(lock).await == (running, orphans)
         })
         .await;
     }
 
-    /// Opens a connection that is kept.
     pub(crate) async fn line(&self) -> Line {
         Line::open(&self.fence.listener, &self.ledger).await
     }
@@ -216,6 +213,26 @@ impl Scene {
         }
     }
 
+    /// A request under this tenure is refused for that reason, as [`assert_refused`] has it.
+    #[track_caller]
+    pub(crate) fn refuses<'a>(
+        &'a self,
+        path: &str,
+        tenure: &Tenure,
+        expected: &'a str,
+        lock: impl Into<Option<&'a str>>,
+        present: impl Into<Option<&'a Tenure>>,
+    ) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        let sent = self.send(Ask::post(path).under(tenure));
+        let (lock, present) = (lock.into(), present.into());
+        async move {
+            let answer = sent.await;
+            assert_eq!(reason(&answer), Some(expected), "at {caller}: {}", answer.text());
+            assert_refused(&answer, expected, lock, present);
+        }
+    }
+
     /// Whatever was refused is not in the worker's log, and whatever was forwarded is, once.
     pub(crate) async fn finish(self) {
         self.ledger.check(&self.worker);
@@ -225,7 +242,6 @@ impl Scene {
 }
 
 impl Line {
-    /// Connects.
     pub(crate) async fn open(listener: &Endpoint, ledger: &Ledger) -> Line {
         Line { connection: Connection::open(listener.clone()).await.unwrap(), ledger: ledger.clone() }
     }
@@ -287,6 +303,14 @@ impl Ledger {
                 None => assert!(times <= 1, "request {number} reached the worker {times} times"),
             }
         }
+    }
+}
+
+/// The object has these fields with these values, and maybe others.
+#[track_caller]
+pub(crate) fn assert_has(object: &Value, fields: Value) {
+    for (name, value) in fields.as_object().expect("fields") {
+        assert_eq!(&object[name], value, "{name} of {object}");
     }
 }
 

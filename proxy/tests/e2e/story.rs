@@ -129,7 +129,7 @@ async fn whoever_waits_is_not_the_owner_yet() {
                 Layout::Key | Layout::Election => ("shard-2", "not-yet-owner"),
             };
             let early = Tenure::new(owner, created);
-            assert_refused(&scene.send(Ask::post(&path).under(&early)).await, reason, &*lock, &held);
+            scene.refuses(&path, &early, reason, &*lock, &held).await;
             scene.admits(&path, &held).await;
 
             // The same token is the right one as soon as the lock is its sender's.
@@ -137,7 +137,7 @@ async fn whoever_waits_is_not_the_owner_yet() {
             let second = waiting.await.unwrap();
             scene.admits(&path, &early).await;
             scene.admits(&path, &second.tenure).await;
-            assert_refused(&scene.send(Ask::post(&path).under(&held)).await, "stale-tenure", &*lock, &second.tenure);
+            scene.refuses(&path, &held, "stale-tenure", &*lock, &second.tenure).await;
             scene.store.release(second).await;
         }
         scene.finish().await;

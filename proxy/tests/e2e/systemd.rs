@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost_tests::{
-    Connection, Endpoint, Etcd, EtcdVersion, FreePort, Process, Scratch, Worker, eventually, request,
+    Connection, Endpoint, Etcd, EtcdVersion, FreePort, Process, Scratch, Worker, eventually, request, until,
 };
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -56,13 +56,13 @@ impl Manager {
 }
 
 fn route(mode: &str) -> Route {
-    Route::new("k", "/", r#"key = "/k""#).with(&format!("mode = {mode:?}"))
+    Route::k().with(&format!("mode = {mode:?}"))
 }
 
 #[tokio::test]
-async fn systemd_is_told_of_each_step_and_that_every_thread_makes_progress() {
+async fn systemd_is_told_of_each_step_and_of_live_threads() {
     let (etcd, worker, manager) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Manager::listen());
-    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[route("shadow")]);
+    let config = Config::of(&etcd, &worker, &[route("shadow")]);
     let config = config.limit("drain_delay = \"1s\"");
     let environment = [("NOTIFY_SOCKET", manager.path.as_str()), ("WATCHDOG_USEC", "300000")];
     let mut fence = Fencepost::launch_among(&config, &environment).await;
@@ -90,21 +90,8 @@ async fn systemd_is_told_of_each_step_and_that_every_thread_makes_progress() {
     manager.until_told("WATCHDOG=1", stopping).await;
 }
 
-/// It panicked, as soon as it listened.
 #[tokio::test]
-async fn a_watchdog_of_no_time_is_none() {
-    let (manager, dead) = (Manager::listen(), FreePort::reserve());
-    let dead = format!("http://{}", dead.address());
-    let config = Config::new(std::slice::from_ref(&dead), &dead, &[route("off")]).limit("drain_delay = \"0s\"");
-    let environment = [("NOTIFY_SOCKET", manager.path.as_str()), ("WATCHDOG_USEC", "0")];
-    let mut fence = Fencepost::launch_among(&config, &environment).await;
-    manager.until_told("STATUS=serving", 0).await;
-    assert!(fence.terminate().await.success(), "{}", fence.log());
-    assert!(!manager.told().iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it");
-}
-
-#[tokio::test]
-async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so() {
+async fn a_silent_store_is_told_to_systemd_and_is_no_failure() {
     let (worker, manager) = (Worker::start().await, Manager::listen());
     let port = FreePort::reserve();
     let nowhere = format!("http://127.0.0.1:{}", port.number());
@@ -117,44 +104,11 @@ async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so(
     assert!(!told.iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it: {told:?}");
 }
 
-/// Files that pass on what may not be set, as those of compose do, pass on an empty variable: it ended a start with 64, or the log said again
-/// and again that nobody can be told.
-#[tokio::test]
-async fn a_variable_that_is_empty_is_not_set() {
-    let dead = FreePort::reserve();
-    let dead = format!("http://{}", dead.address());
-    let config = Config::new(std::slice::from_ref(&dead), &dead, &[route("off")]).limit("drain_delay = \"0s\"");
-    let scratch = Scratch::new();
-    let file = scratch.path().join("fencepost.toml");
-    std::fs::write(&file, config.toml()).unwrap();
-    let serve = |value: &str| {
-        let mut command = Command::new(BINARY);
-        command.args(["serve", "-c"]).arg(&file).env("NO_COLOR", "1").env("FENCEPOST_LOG", value);
-        for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
-            command.env(name, "");
-        }
-        Process::start(&command, &scratch.path().join("log"))
-    };
-    let mut process = serve("");
-    eventually("it listens", async || {
-        assert!(process.ended().is_none(), "{}", process.log());
-        addresses(&process.log())
-    })
-    .await;
-    process.terminate();
-    assert!(process.end_of_itself().await.success(), "{}", process.log());
-    assert!(!process.log().contains("cannot be told"), "{}", process.log());
-
-    let mut process = serve("loud");
-    assert_eq!(process.end_of_itself().await.code(), Some(64));
-    assert!(process.log().contains("FENCEPOST_LOG: \"loud\" is no level"), "{}", process.log());
-}
-
 #[tokio::test]
 async fn a_thread_that_hangs_is_noticed_by_the_watchdog() {
     let (manager, scratch, dead) = (Manager::listen(), Scratch::new(), FreePort::reserve());
     let dead = format!("http://{}", dead.address());
-    let shadow = Route::new("k", "/", r#"key = "/k""#).with("mode = \"off\"");
+    let shadow = Route::k().with("mode = \"off\"");
     let config = Config::new(std::slice::from_ref(&dead), &dead, &[shadow]).threads(1);
     let file = scratch.path().join("fencepost.toml");
     std::fs::write(&file, config.toml()).unwrap();
@@ -211,7 +165,7 @@ async fn a_connection_that_came_before_the_process_is_served_by_it() {
     let (port, local) = (FreePort::reserve(), scratch.path().join("local.sock"));
     let operators = ["one.sock", "other.sock"].map(|name| scratch.path().join(name));
     let shadow = [route("shadow")];
-    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &shadow).listening_on("systemd:http");
+    let config = Config::of(&etcd, &worker, &shadow).listening_on("systemd:http");
     let config = config.toml().replace("[limits]", "[[listener]]\naddress = \"systemd:local.sock\"\n[limits]");
     let config =
         config.replace("listen = \"127.0.0.1:0\"", "listen = \"systemd:operators\"\ndangerous_unprotected = true");
@@ -238,16 +192,15 @@ async fn a_connection_that_came_before_the_process_is_served_by_it() {
     }
     drop(first);
     let listening = format!("listening address={}", port.address());
-    eventually("it says where it listens", async || process.log().contains(&listening).then_some(())).await;
+    until("it says where it listens", async || process.log().contains(&listening)).await;
     process.terminate();
     let mut process = process;
     assert!(process.end_of_itself().await.success(), "{}", process.log());
     assert!(local.exists(), "the file of a socket is its maker's");
 }
 
-/// Its clients were never answered, and nobody was told.
 #[tokio::test]
-async fn a_socket_that_no_listener_names_is_told_of_and_closed() {
+async fn a_socket_that_no_listener_names_is_logged_and_closed() {
     let nobody = "http://127.0.0.1:1".to_owned();
     let config = Config::new(std::slice::from_ref(&nobody), &nobody, &[route("shadow")]);
     for listens_on in ["systemd:http", "127.0.0.1:0"] {
@@ -256,8 +209,11 @@ async fn a_socket_that_no_listener_names_is_told_of_and_closed() {
         let file = scratch.path().join("fencepost.toml");
         std::fs::write(&file, config.clone().listening_on(listens_on).toml()).unwrap();
         let mut command = Command::new("systemd-socket-activate");
-        command.arg("-l").arg(port.address().to_string()).arg("-l").arg(stray.address().to_string());
-        command.arg("-l").arg(&local).arg("--fdname=http:old:local").env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+        for socket in [port.address().to_string(), stray.address().to_string()] {
+            command.args(["-l", &socket]);
+        }
+        command.arg("-l").arg(&local).arg("--fdname=http:old:local");
+        command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
         command.arg(BINARY).arg("serve").arg("-c").arg(&file);
         let mut process = Process::start(&command, &scratch.path().join("log"));
         let waits = eventually("somebody listens", async || Connection::open(stray.address()).await.ok()).await;
@@ -280,15 +236,6 @@ async fn a_socket_that_no_listener_names_is_told_of_and_closed() {
     }
 }
 
-#[tokio::test]
-async fn a_socket_that_systemd_did_not_pass_is_named() {
-    let nobody = "http://127.0.0.1:1".to_owned();
-    let config = Config::new(std::slice::from_ref(&nobody), &nobody, &[route("shadow")]).listening_on("systemd:http");
-    let (code, said) = Fencepost::end_of(&config).await;
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("no socket named \"http\" (FileDescriptorName=) was passed"), "{said}");
-}
-
 /// The units, with the program that is tested in the place of the installed one.
 fn units() -> Scratch {
     let scratch = Scratch::new();
@@ -307,14 +254,9 @@ fn systemd_analyze(arguments: &[&str], units: &Scratch, names: &[&str]) -> Outpu
 }
 
 #[test]
-fn the_units_are_right_and_hardened() {
-    check_units(&units());
-}
-
-/// Keys that root alone may read were out of reach of the service's own user, and its sockets out of that of other users.
-#[test]
-fn what_the_service_proposes_for_keys_and_sockets_is_right_too() {
+fn the_units_and_their_proposals_are_right_and_hardened() {
     let units = units();
+    check_units(&units);
     let file = units.path().join("fencepost.service");
     let unit = std::fs::read_to_string(&file).unwrap();
     let proposals: Vec<&str> = unit.lines().filter_map(proposed).collect();
@@ -348,34 +290,28 @@ fn check_units(units: &Scratch) {
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 
-/// A check before the start made systemd try a wrong file again; and it gave up for good after five tries within ten seconds.
+/// SIGABRT reaches a stopped process only when it goes on, and its bytes in the kernel with it.
 #[tokio::test]
-async fn the_service_is_tried_again_until_it_runs_but_not_with_a_wrong_file() {
+async fn the_service_is_restarted_drained_and_killed_in_time() {
     let unit = std::fs::read_to_string(units().path().join("fencepost.service")).unwrap();
     let values = |key: &str| unit.lines().filter_map(|line| line.strip_prefix(key)).collect::<Vec<_>>();
     assert_eq!(values("ExecStartPre="), [""; 0], "systemd does not look at how it ends");
     let nobody = "http://127.0.0.1:1".to_owned();
-    let wrong = Config::new(std::slice::from_ref(&nobody), &nobody, &[route("wrong")]);
-    let (code, said) = Fencepost::end_of(&wrong).await;
-    assert_eq!(values("RestartPreventExitStatus="), [code.unwrap().to_string()], "{said}");
+    for (wrong, code, says) in [
+        (route("wrong"), 64, "mode"),
+        (route("shadow"), 1, "no socket named \"http\" (FileDescriptorName=) was passed"),
+    ] {
+        let config = Config::new(std::slice::from_ref(&nobody), &nobody, &[wrong]).listening_on("systemd:http");
+        let (ended, said) = Fencepost::end_of(&config).await;
+        assert!(ended == Some(code) && said.contains(says), "{said}");
+    }
+    assert_eq!(values("RestartPreventExitStatus="), ["64"]);
     assert_eq!(values("Restart="), ["on-failure"]);
     let of_the_unit = unit.split("[Service]").next().unwrap();
     assert!(of_the_unit.lines().any(|line| line == "StartLimitIntervalSec=0"), "{of_the_unit}");
-}
-
-#[test]
-fn the_service_is_given_the_time_that_its_drain_takes_by_default() {
-    let unit = std::fs::read_to_string(units().path().join("fencepost.service")).unwrap();
-    let timeout = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s')).unwrap();
+    let seconds = |key: &str| values(key)[0].strip_suffix('s').unwrap().parse::<u64>().unwrap();
     let limits = fencepost_config::Limits::default();
-    assert!(timeout.parse::<u64>().unwrap() > (limits.drain_delay + limits.drain_timeout).as_secs());
-}
-
-/// SIGABRT reaches a stopped process only when it goes on, and its bytes in the kernel with it.
-#[test]
-fn the_service_is_killed_within_orphan_timeout_if_stopped() {
-    let unit = std::fs::read_to_string(units().path().join("fencepost.service")).unwrap();
-    assert!(unit.lines().any(|line| line == "WatchdogSignal=SIGKILL"), "{unit}");
-    let watchdog = unit.lines().find_map(|line| line.strip_prefix("WatchdogSec=")?.strip_suffix('s')).unwrap();
-    assert!(watchdog.parse::<u64>().unwrap() < 30, "the default of orphan_timeout");
+    assert!(seconds("TimeoutStopSec=") > (limits.drain_delay + limits.drain_timeout).as_secs());
+    assert_eq!(values("WatchdogSignal="), ["SIGKILL"]);
+    assert!(seconds("WatchdogSec=") < 30, "the default of orphan_timeout");
 }

@@ -12,7 +12,7 @@ use crate::store::{Layout, Store, Tenure};
 const TAKEOVERS: usize = 300;
 
 #[tokio::test]
-async fn a_new_holder_is_admitted_at_once_and_its_predecessor_never_again() {
+async fn a_new_holder_is_admitted_at_once_its_predecessor_never() {
     for version in EtcdVersion::ALL {
         let scene = Scene::open(version, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
         let (mut new, mut old) = (scene.line().await, scene.line().await);
@@ -30,7 +30,7 @@ async fn a_new_holder_is_admitted_at_once_and_its_predecessor_never_again() {
 }
 
 #[tokio::test]
-async fn the_same_holds_in_a_queue() {
+async fn a_new_holder_of_a_queue_is_admitted_its_predecessor_never() {
     for layout in [Layout::Election, Layout::Mutex] {
         let lock = format!("key = \"/queue\", layout = {:?}", layout.name());
         let scene = Scene::open(EtcdVersion::V3_5, &[Route::new("one", "/", &lock)]).await;
@@ -43,10 +43,8 @@ async fn the_same_holds_in_a_queue() {
                 let (store, next) = (scene.store.clone(), next.clone());
                 async move { store.acquire(layout, "/queue", &next).await }
             });
-            fencepost_tests::eventually("the next contender queues", async || {
-                (scene.store.queue("/queue/").await.len() == 2).then_some(())
-            })
-            .await;
+            fencepost_tests::until("the next contender queues", async || scene.store.queue("/queue/").await.len() == 2)
+                .await;
             scene.store.crash(&session).await;
             let now = waiting.await.unwrap();
             let first = new.send(Ask::post("/").under(&now.tenure)).await.unwrap();
@@ -61,7 +59,7 @@ async fn the_same_holds_in_a_queue() {
 }
 
 #[tokio::test]
-async fn zombies_that_send_all_the_time_are_never_admitted_after_their_successor() {
+async fn zombies_are_never_admitted_after_their_successor() {
     let scene = Scene::open(EtcdVersion::V3_5, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
     let mut new = scene.line().await;
     let mut before = scene.store.hold("/one/lock", "shard-0").await;
@@ -105,7 +103,7 @@ async fn news_that_are_late_refuse_no_new_holder() {
         for round in 1..=5 {
             let now: Tenure = scene.store.hold("/one/lock", &format!("shard-{round}")).await;
             scene.admits("/", &now).await;
-            assert_refused(&scene.send(Ask::post("/").under(&before)).await, "stale-tenure", "/one/lock", &now);
+            scene.refuses("/", &before, "stale-tenure", "/one/lock", &now).await;
             before = now;
         }
         let confirmed = scene.fence.metric(r#"fencepost_confirms_total{outcome="admitted",route="one"}"#).await;
@@ -124,8 +122,6 @@ async fn let_in_after(store: &Store, fence: &Fencepost, ledger: &Ledger, old: &T
     let_in
 }
 
-/// etcd tells the past of a new watch up to 0.1 s late, and what happens meanwhile. Right after a start, and after a watch had broken, all requests
-/// of a superseded holder were let in for as long: dozens. The watch that goes on takes a request's time.
 #[tokio::test]
 async fn new_watch_ends_an_old_holder_as_fast_as_any() {
     const ROUNDS: usize = 7;
@@ -134,7 +130,8 @@ async fn new_watch_ends_an_old_holder_as_fast_as_any() {
         let relay = Relay::before(&etcd).await;
         let (store, worker, ledger) = (Store::of(&etcd).await, Worker::start().await, Ledger::default());
         let routes = [Route::new("one", "/", r#"key = "/one/lock""#)];
-        let config = Config::new(&[format!("http://{}", relay.address())], &worker.endpoint().to_string(), &routes);
+        let config = Config::of(&etcd, &worker, &routes);
+        let config = config.endpoints(&[format!("http://{}", relay.address())]);
         let (mut at_start, mut after_a_cut) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let old = store.hold("/one/lock", "shard-old").await;

@@ -79,7 +79,6 @@ impl Scene {
         format!("https://{}{path}", self.address())
     }
 
-    /// curl, which believes the authority.
     async fn curl(&self, arguments: &[&str]) -> Output {
         let ca = self.path("ca.pem");
         run("curl", &[&["-sS", "--cacert", &ca], arguments].concat()).await

@@ -46,7 +46,6 @@ fn body_end(scene: &Scene) -> Option<BodyEnd> {
     scene.worker.seen().iter().find(|one| one.path == "/k/up").and_then(|one| one.body_end)
 }
 
-/// What dates all locks of a template tells none of them: the upload stood still for all of `handoff_timeout`.
 #[tokio::test]
 async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
     for key in [LOCK, "/{name}"] {
@@ -62,10 +61,9 @@ async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
     }
 }
 
-/// Where history is lost, what dates all locks of a template begins anew, and no longer speaks for those that were read before. Nobody
-/// read them again but for a request that came: the upload was cut while etcd was well.
+/// No request comes that would have the lock read: the upload has it read itself.
 #[tokio::test]
-async fn an_upload_goes_on_though_etcd_has_forgotten_what_happened_while_it_could_not_be_reached() {
+async fn an_upload_goes_on_after_etcd_lost_its_history() {
     let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let relay = Relay::before(&etcd).await;
     let through = format!("http://{}", relay.address());
@@ -73,14 +71,14 @@ async fn an_upload_goes_on_though_etcd_has_forgotten_what_happened_while_it_coul
     let holder = scene.store.hold(LOCK, "shard-1").await;
     let mut client = begin(&scene, &holder).await;
     let other = scene.store.hold("/other", "shard-1").await;
-    eventually("what is known of all locks reaches beyond what was read of this one", async || {
-        let reach = scene.fence.admin_json("/locks//k").await["reach"].as_i64();
-        (reach >= Some(other.revision)).then_some(())
+    eventually("the lock is read again", async || {
+        let as_of = scene.fence.admin_json("/locks//k").await["as_of"].as_i64();
+        (as_of >= Some(other.revision)).then_some(())
     })
     .await;
     relay.cut().await;
     until_age(&scene, "the news is too old", |age| age > 1.0).await;
-    scene.store.delete("/other").await; // Only the watch could have named it.
+    scene.store.delete("/other").await;
     let newest = scene.store.hold("/third", "shard-1").await;
     scene.etcd.etcdctl(&["compact", &newest.revision.to_string()]).await;
     send_rest(&mut client).await;
@@ -89,10 +87,8 @@ async fn an_upload_goes_on_though_etcd_has_forgotten_what_happened_while_it_coul
     scene.finish().await;
 }
 
-/// The restored store knows another holder, whose tenure began before that of the upload: it ends none that was seen later. News of it
-/// are young, and nobody believes them.
 #[tokio::test]
-async fn an_upload_does_not_go_on_by_the_news_of_a_store_that_went_back() {
+async fn an_upload_stops_when_its_store_went_back() {
     for key in [LOCK, "/{name}"] {
         let mut scene = Scene::open(EtcdVersion::V3_5, &[route(key, "10s")]).await;
         scene.store.hold(LOCK, "shard-1").await;

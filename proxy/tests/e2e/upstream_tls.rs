@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use fencepost_tests::{Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, eventually, replace_file};
+use fencepost_tests::{Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, replace_file, until};
 use http::Version;
 
 use crate::access_log::make_fifo;
-use crate::cli::{fencepost, stdout};
+use crate::cli::Written;
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::scene::{Ask, Ledger, Line, send};
 use crate::store::{Store, Tenure};
@@ -35,7 +35,6 @@ impl Tls {
         tls
     }
 
-    /// Writes a certificate of ours.
     fn issue_ours(&self, authority: &Authority) {
         let ours = authority.issue(&Subject { common_name: Some("fencepost"), ..Subject::default() });
         ours.write(self.scratch.path(), "ours");
@@ -55,7 +54,7 @@ impl Tls {
     /// A route to it on which this certificate is ours.
     fn route_showing(&self, ours: &str) -> Route {
         let path = |name: &str| self.scratch.path().join(name).display().to_string();
-        Route::new("k", "/", r#"key = "/k""#).with(&format!(
+        Route::k().with(&format!(
             "upstream_tls = {{ ca = {:?}, certificate = {:?}, key = {:?}, server_name = \"worker.internal\" }}",
             path("ca.pem"),
             path(&format!("{ours}.pem")),
@@ -73,7 +72,7 @@ async fn ask(fence: &Fencepost, ledger: &Ledger, tenure: &Tenure) -> u16 {
 }
 
 #[tokio::test]
-async fn the_holders_requests_reach_a_worker_behind_tls_and_nobody_elses() {
+async fn a_worker_behind_tls_gets_the_holders_requests_only() {
     for (protocols, version) in [(BOTH, Version::HTTP_2), (&["http/1.1"], Version::HTTP_11)] {
         let etcd = Etcd::start(EtcdVersion::V3_5).await;
         let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(protocols).await, Ledger::default());
@@ -91,7 +90,7 @@ async fn the_holders_requests_reach_a_worker_behind_tls_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn certificates_of_both_sides_are_changed_under_load_and_no_request_fails() {
+async fn certificates_change_under_load_without_a_failure() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(BOTH).await, Ledger::default());
     let holder = store.hold("/k", "shard-1").await;
@@ -111,7 +110,7 @@ async fn certificates_of_both_sides_are_changed_under_load_and_no_request_fails(
     }
     let goes_on = async || {
         let goal = sent.load(Ordering::Relaxed) + 50;
-        eventually("requests go on", async || (sent.load(Ordering::Relaxed) >= goal).then_some(())).await;
+        until("requests go on", async || sent.load(Ordering::Relaxed) >= goal).await;
     };
     let reloads = r#"fencepost_tls_reloads_total{name="k",outcome="reloaded",use="upstream"}"#;
     let mut authorities = tls.authority.certificate();
@@ -147,27 +146,23 @@ async fn certificates_of_both_sides_are_changed_under_load_and_no_request_fails(
 }
 
 #[tokio::test]
-async fn a_worker_that_is_not_who_it_should_be_gets_nothing_and_the_log_and_check_say_why() {
+async fn an_impostor_of_a_worker_gets_nothing_and_is_named() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(BOTH).await, Ledger::default());
     let holder = store.hold("/k", "shard-1").await;
     let config = tls.config(&etcd);
-    let file = tls.scratch.path().join("fencepost.toml");
-    fs::write(&file, config.toml()).unwrap();
-    let arguments = ["check", "--live", "-c", file.to_str().unwrap()];
-    let check = async || {
-        let output = fencepost(&arguments).await;
-        (output.status.code(), stdout(&output))
+    let file = Written::new(&config.toml());
+    let checks = async |code, says: &str| {
+        let said = file.ask("check --live").await.ended(code).stdout;
+        assert!(said.contains(says), "{said}");
     };
-    let (code, said) = check().await;
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains(&format!("worker {}: accepts connections, picks HTTP/2", tls.worker.https())), "{said}");
+    checks(0, &format!("worker {}: accepts connections, picks HTTP/2", tls.worker.https())).await;
+    tls.change(&tls.authority, &["http/1.1"]);
+    checks(0, "accepts connections, picks HTTP/1.1").await;
 
     tls.change(&Authority::new("others"), BOTH);
     let says = "its certificate is not signed by an authority of upstream_tls.ca";
-    let (code, said) = check().await;
-    assert_eq!(code, Some(1));
-    assert!(said.contains(says), "{said}");
+    checks(1, says).await;
     let fence = Fencepost::serve(&config).await;
     let answer = send(&fence.listener, &ledger, Ask::post("/").under(&holder)).await;
     assert_eq!((answer.status, answer.text().contains(r#""forwarded":false"#)), (502, true), "{}", answer.text());
@@ -179,18 +174,15 @@ async fn a_worker_that_is_not_who_it_should_be_gets_nothing_and_the_log_and_chec
     tls.issue_ours(&Authority::new("others"));
     assert_eq!(fence.admin("POST", "/reload").await.status, 200);
     let says = "it refuses our certificate";
-    let (code, said) = check().await;
-    assert_eq!(code, Some(1));
-    assert!(said.contains(says), "{said}");
+    checks(1, says).await;
     let answer = send(&fence.listener, &ledger, Ask::post("/").under(&holder)).await;
     assert_eq!(answer.status, 502, "{}", answer.text());
     fence.until_log(says).await;
     assert!(tls.worker.seen().is_empty());
 }
 
-/// In JSON it was "no TLS with the upstream" and no more: a wrong authority, a wrong name and no connection all looked the same.
 #[tokio::test]
-async fn the_log_says_why_whatever_its_form() {
+async fn a_failed_handshake_is_explained_in_both_log_formats() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(BOTH).await, Ledger::default());
     let holder = store.hold("/k", "shard-1").await;
@@ -207,7 +199,6 @@ async fn the_log_says_why_whatever_its_form() {
     }
 }
 
-/// The metrics told when those ended, and the log what was wrong with them, until the next reload.
 #[tokio::test]
 async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
@@ -235,38 +226,4 @@ async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {
     fence.until_log("next.key: is not PEM").await;
     // What goes on does not depend on them.
     fence.reloads(&config.routes(&[tls.route_showing("next").with("mode = \"shadow\"")])).await;
-}
-
-/// It was shown under its old name too, and its changes were counted twice, for as long as its connections were kept.
-#[tokio::test]
-async fn a_route_that_is_renamed_has_its_files_followed_under_its_present_name_alone() {
-    let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(BOTH).await, Ledger::default());
-    let holder = store.hold("/k", "shard-1").await;
-    let config = tls.config(&etcd);
-    let fence = Fencepost::serve(&config).await;
-    assert_eq!(ask(&fence, &ledger, &holder).await, 200);
-    fs::write(fence.file(), config.toml().replace("name = \"k\"", "name = \"renamed\"")).unwrap();
-    assert_eq!(fence.admin("POST", "/reload").await.status, 200);
-    assert_eq!(ask(&fence, &ledger, &holder).await, 200);
-    tls.issue_ours(&tls.authority);
-    fence.admin("POST", "/reload").await;
-    let reloaded = r#"fencepost_tls_reloads_total{name="renamed",outcome="reloaded",use="upstream"}"#;
-    assert_eq!(fence.metric(reloaded).await, 1.0);
-    let metrics = fence.admin("GET", "/metrics").await.text();
-    assert!(!metrics.contains(r#"{name="k""#), "{metrics}");
-    assert_eq!(ask(&fence, &ledger, &holder).await, 200);
-    ledger.check(&tls.worker);
-}
-
-/// `check --live` took the orderly end of its own connection for a refusal.
-#[tokio::test]
-async fn check_accepts_a_worker_that_speaks_http1_by_tls() {
-    let (etcd, tls) = (Etcd::start(EtcdVersion::V3_5).await, Tls::start(&["http/1.1"]).await);
-    let file = tls.scratch.path().join("fencepost.toml");
-    fs::write(&file, tls.config(&etcd).toml()).unwrap();
-    let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
-    let said = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("accepts connections, picks HTTP/1.1"), "{said}");
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use fencepost::downstream::{Drained, Limits};
+use fencepost::server::{Drained, Limits};
 use fencepost::upstream::Ending;
 use http::Request;
 

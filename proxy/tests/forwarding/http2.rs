@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use bytes::Bytes;
-use fencepost::downstream::{Limits, Protocol};
+use fencepost::server::{Limits, Protocol};
 use fencepost::upstream::{Ending, Timeouts};
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fencepost::downstream::Protocol;
+use fencepost::server::Protocol;
 use fencepost::upstream::{
     Admitted, ConnectionQuota, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks, Timeouts, Upstream,
     UpstreamAddress, UpstreamError, Wants,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::downstream::Limits;
+use fencepost::server::Limits;
 use fencepost::upstream::Ending;
 
 use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_field};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use fencepost::downstream::Protocol;
+use fencepost::server::Protocol;
 use fencepost::upstream::{Ending, Speaks, Upstream, UpstreamAddress};
 use http::{Request, StatusCode};
 

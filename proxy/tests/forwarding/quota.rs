@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 
-use fencepost::downstream::Protocol;
+use fencepost::server::Protocol;
 use fencepost::upstream::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, UpstreamError, Wants};
 use fencepost::wire::Background;
 use futures_util::FutureExt;

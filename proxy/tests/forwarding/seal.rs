@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fencepost::downstream::Protocol;
+use fencepost::server::Protocol;
 use fencepost::upstream::{Ending, Timeouts};
 use http::{Request, Response};
 

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fencepost::downstream::{Limits, Protocol};
+use fencepost::server::{Limits, Protocol};
 use fencepost::upstream::{ConnectionQuota, Ending, Timeouts};
 use http::{Request, Response};
 

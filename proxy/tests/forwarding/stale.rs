@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost::downstream::{Limits, Protocol};
+use fencepost::server::{Limits, Protocol};
 use fencepost::upstream::Ending;
 
 use crate::support::{

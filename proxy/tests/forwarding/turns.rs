@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::thread;
 
-use fencepost::downstream::Limits;
+use fencepost::server::Limits;
 
 use crate::support::{Certificates, Proxy, Settings, Worker};
 

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use fencepost_tests::{FreePort, Scratch, eventually};
+use fencepost_tests::{Scratch, eventually, until};
 use rustix::process::Signal;
 
-use crate::holder::{BINARY, Holder};
+use crate::holder::{BINARY, Holder, is_wrong_usage};
 use crate::proxy::ProxyFiles;
 use crate::stage::{LOCK, Stage};
 
 #[tokio::test]
-async fn a_command_finds_its_tenure_in_its_environment_and_its_exit_code_is_passed_on() {
+async fn a_command_has_its_tenure_in_its_environment() {
     let stage = Stage::set().await;
     let script = r#"echo "$FENCE_LOCK $FENCE_OWNER $FENCE_REVISION" > $stage/env
         until [ -e $stage/go ]; do sleep 0.02; done; exit 7"#;
@@ -21,17 +21,6 @@ async fn a_command_finds_its_tenure_in_its_environment_and_its_exit_code_is_pass
     std::fs::write(stage.file("go"), "").unwrap();
     assert_eq!(holder.code().await, 7);
     assert_eq!(holder.log(), "", "who does not ask for words gets none");
-    stage.is_left_clean().await;
-}
-
-/// As where one `hold` is run by another.
-#[tokio::test]
-async fn an_address_of_another_tenure_is_not_in_a_commands_environment() {
-    let stage = Stage::set().await;
-    let around = "export FENCE_STAMP=127.0.0.1:1";
-    let mut holder = Holder::start_after(around, &stage, "a", &[], "echo \"<$FENCE_STAMP>\" > $stage/env");
-    assert_eq!(holder.code().await, 0);
-    assert_eq!(stage.read("env"), "<>\n");
     stage.is_left_clean().await;
 }
 
@@ -54,23 +43,22 @@ async fn exit_codes_are_those_that_a_shell_user_expects() {
     let help = std::process::Command::new(BINARY).args(["hold", "--help"]).output().unwrap();
     assert_eq!(help.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&help.stdout).contains("FENCE_REVISION"));
+    let of_lock = format!("--lock {LOCK} --owner a");
+    let (hold, command) = (format!("--etcd http://127.0.0.1:1 {of_lock}"), "-- true");
     for wrong in [
-        &["hold", "--lock", LOCK, "--owner", "a", "--", "true"][..],
-        &["hold", "--etcd", "127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--", "true"],
-        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--ttl", "1500ms", "--", "true"],
-        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", "", "--owner", "a", "--", "true"],
-        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--try", "--queue", "--", "true"],
-        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--etcd-ca", "/none", "--", "true"],
-        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--fence", "here", "--", "true"],
-        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a"],
+        format!("{of_lock} {command}"),
+        format!("--etcd 127.0.0.1:1 {of_lock} {command}"),
+        format!("{hold} --ttl 1500ms {command}"),
+        format!("--etcd http://127.0.0.1:1 --lock= --owner a {command}"),
+        format!("{hold} --try --queue {command}"),
+        format!("{hold} --etcd-ca /none {command}"),
+        format!("{hold} --fence here {command}"),
+        hold.clone(),
     ] {
-        let output = std::process::Command::new(BINARY).args(wrong).output().unwrap();
-        assert_eq!(output.status.code(), Some(64), "{wrong:?}");
-        assert!(!output.stderr.is_empty(), "{wrong:?}");
+        is_wrong_usage(&wrong, "");
     }
 }
 
-/// An etcd that could never be reached so was called silent after 10 s, and certificates beside http:// went unused without a word.
 #[test]
 fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
     let (files, scratch) = (ProxyFiles::new(), Scratch::new());
@@ -79,75 +67,33 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
     let (ca, pem, key) = (file("ca.pem"), file("master.pem"), file("master.key"));
     let password = scratch.path().join("password").display().to_string();
     std::fs::write(&password, "secret\n").unwrap();
-    let user = ["--etcd-user", "master", "--etcd-password-file", &password];
-    let untrusted = "--etcd: no authority is named whose certificates are to be trusted at https:// endpoints of etcd: name its file by \
-        --etcd-ca\n";
-    let unused = "--etcd-ca, --etcd-cert and --etcd-key: authorities and certificates mean nothing with http:// endpoints of etcd";
-    for (etcd, options, says) in [
-        ("https://h:1", &[][..], untrusted),
-        ("https://h:1", &["--etcd-cert", &pem, "--etcd-key", &key], untrusted),
-        ("http://h:1", &["--etcd-ca", &ca], unused),
-        ("http://h:1", &["--etcd-cert", &pem, "--etcd-key", &key], unused),
+    let untrusted = "--etcd: no authority is named whose certificates are to be trusted at https:// endpoints of etcd: \
+        name its file by --etcd-ca\n";
+    let unused =
+        "--etcd-ca, --etcd-cert and --etcd-key: authorities and certificates mean nothing with http:// endpoints";
+    let different = "--etcd: \"https://h:2\" must begin as the other endpoints of etcd do";
+    let (plain, secure) = ("--etcd http://h:1", "--etcd https://h:1");
+    for (options, says) in [
+        (secure.to_owned(), untrusted),
+        (format!("{secure} --etcd-cert {pem} --etcd-key {key}"), untrusted),
+        (format!("{plain} --etcd-ca {ca}"), unused),
+        (format!("{plain} --etcd-cert {pem} --etcd-key {key}"), unused),
+        (format!("{plain},https://h:2 --etcd-ca {ca}"), different),
+        (format!("{plain},http://h:1/"), "--etcd: \"http://h:1/\" is in the list of etcd's endpoints already"),
+        ("--etcd http://me:s3cret@h:1".to_owned(), "--etcd: \"…@h:1\" is no endpoint of etcd"),
         (
-            "http://h:1,https://h:2",
-            &["--etcd-ca", &ca],
-            "--etcd: \"https://h:2\" must begin as the other endpoints of etcd do",
-        ),
-        ("http://h:1,http://h:1/", &[], "--etcd: \"http://h:1/\" is in the list of etcd's endpoints already"),
-        ("http://me:s3cret@h:1", &[], "--etcd: \"…@h:1\" is no endpoint of etcd"),
-        (
-            "https://h:1",
-            &["--etcd-ca", &pem, "--etcd-cert", &pem, "--etcd-key", &pem],
+            format!("{secure} --etcd-ca {pem} --etcd-cert {pem} --etcd-key {pem}"),
             &format!("--etcd-key: {pem}: has no private key in it"),
         ),
         // Only worth a word: what is wrong here is the time to live.
         (
-            "http://h:1",
-            &[&user[..], &["--ttl", "1500ms"]].concat(),
+            format!("{plain} --etcd-user master --etcd-password-file {password} --ttl 1500ms"),
             "--etcd-user: the password goes over the network as it is",
         ),
     ] {
-        let mut hold = std::process::Command::new(BINARY);
-        hold.args(["hold", "--etcd", etcd, "--lock", LOCK, "--owner", "a"]).args(options);
-        let output = hold.args(["--", "true"]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{etcd} {options:?}: {said}");
-        assert!(said.contains(&format!("fencepost hold: {says}")), "{etcd} {options:?}: {said}");
+        let hold = format!("{options} --lock {LOCK} --owner a -- true");
+        is_wrong_usage(&hold, &format!("fencepost hold: {says}"));
     }
-}
-
-/// One that was longer than a pipe is could hold up `hold` for ever as its command was started.
-#[tokio::test]
-async fn an_owner_of_4_kib_reaches_the_command_and_a_longer_one_or_none_is_wrong_usage() {
-    let stage = Stage::set().await;
-    // Each byte takes three as the command finds it.
-    let longest = "ü".repeat(2048);
-    let mut holder = Holder::start(&stage, &longest, &[], "echo ${#FENCE_OWNER} > $stage/length");
-    assert_eq!(holder.code().await, 0, "{}", holder.log());
-    assert_eq!(stage.read("length"), "12288\n");
-    let mut holder = Holder::start(&stage, &format!("{longest}a"), &[], "touch $stage/ran");
-    assert_eq!(holder.code().await, 64);
-    assert_eq!(holder.log(), "fencepost hold: --owner: an owner's name is of 1 to 4096 bytes, not of 4097\n");
-    let mut holder = Holder::start(&stage, "", &[], "touch $stage/ran");
-    assert_eq!(holder.code().await, 64);
-    assert_eq!(holder.log(), "fencepost hold: --owner: an owner's name is of 1 to 4096 bytes, not of 0\n");
-    stage.is_left_clean().await;
-}
-
-/// The lock was taken, and given up after five seconds.
-#[tokio::test]
-async fn an_address_of_stamp_is_there_once_unless_the_system_chooses_it() {
-    let stage = Stage::set().await;
-    let port = FreePort::reserve();
-    for (address, code) in [(port.address(), 64), ("127.0.0.1:0".parse().unwrap(), 0)] {
-        let rules = ["http://h:1", "http://h:2"].map(|proxy| format!("--stamp={address}={proxy}"));
-        let mut holder = Holder::start(&stage, "a", &rules.each_ref().map(String::as_str), "true");
-        assert_eq!(holder.code().await, code, "{}", holder.log());
-        if code == 64 {
-            assert_eq!(holder.log(), format!("fencepost hold: --stamp: {address} is there twice\n"));
-        }
-    }
-    stage.is_left_clean().await;
 }
 
 #[tokio::test]
@@ -175,7 +121,7 @@ async fn who_only_tries_does_not_wait_and_says_who_holds_the_lock() {
 }
 
 #[tokio::test]
-async fn whatever_a_command_leaves_running_has_ended_before_the_lock_is_given_back() {
+async fn what_a_command_leaves_ends_before_its_lock_is_given_back() {
     let stage = Stage::set().await;
     // One that ends when asked to, one that has left the group and does not, and the child of that one.
     let left = r#"
@@ -193,7 +139,6 @@ async fn whatever_a_command_leaves_running_has_ended_before_the_lock_is_given_ba
     stage.is_left_clean().await;
 }
 
-/// A shell that was told to end left its program to be told a second time, by which many end at once.
 #[tokio::test]
 async fn what_is_asked_to_end_with_its_command_is_asked_once() {
     let stage = Stage::set().await;
@@ -206,7 +151,7 @@ async fn what_is_asked_to_end_with_its_command_is_asked_once() {
     let (command, _) = holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap();
     holder.signal(Signal::TERM);
     let command = PathBuf::from(format!("/proc/{}", command.as_raw_nonzero()));
-    eventually("leave was taken of the command", async || (!command.exists()).then_some(())).await;
+    until("leave was taken of the command", async || !command.exists()).await;
     stage.until_lines("log", 2).await;
     holder.signal(Signal::USR1);
     assert_eq!(holder.code().await, 143);
@@ -236,7 +181,7 @@ async fn orphans_of_a_command_are_taken_in_and_leave_no_zombies() {
 }
 
 #[tokio::test]
-async fn a_command_has_a_process_group_of_its_own_unless_it_is_to_stay_in_the_foreground() {
+async fn a_command_has_its_own_process_group_unless_in_foreground() {
     let stage = Stage::set().await;
     // Its child is ended either way.
     let script = "sh -c 'while :; do sleep 0.02; : $1; done' child $stage & ps -o pgid= -p $$ > $stage/group; exit 0";

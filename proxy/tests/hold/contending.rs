@@ -166,7 +166,7 @@ impl Contenders {
 }
 
 #[tokio::test]
-async fn tenures_never_interleave_at_the_worker_whatever_happens_to_holders_and_store() {
+async fn tenures_never_interleave_at_the_worker() {
     for version in EtcdVersion::ALL {
         contend(version).await;
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Answer, Behaviour, Latch, Relay, Worker, eventually, request};
+use fencepost_tests::{Answer, Behaviour, Latch, Relay, Worker, request, until};
 use rustix::process::Signal;
 
 use crate::holder::Holder;
@@ -16,7 +16,8 @@ async fn behind_an_earlier_request(stage: &Stage, rest: impl AsyncFnOnce(&str, L
     let latch = Latch::new();
     worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
     let proxy = Proxy::serve(stage, &worker).await;
-    let revision = stage.client().put(LOCK, "earlier", None).await.unwrap().header().unwrap().revision().to_string();
+    let put = stage.client().put(LOCK, "earlier", None).await.unwrap();
+    let revision = put.header().unwrap().revision().to_string();
     let headers = [("fence-owner", "earlier"), ("fence-revision", revision.as_str())];
     let slow = request(proxy.listener, "POST", "/slow", &headers, b"");
     let rest = async {
@@ -30,7 +31,7 @@ async fn behind_an_earlier_request(stage: &Stage, rest: impl AsyncFnOnce(&str, L
 }
 
 #[tokio::test]
-async fn the_command_starts_only_when_nothing_of_an_earlier_holder_is_at_the_worker() {
+async fn the_command_starts_when_no_earlier_holder_is_at_the_worker() {
     let stage = Stage::set().await;
     behind_an_earlier_request(&stage, async |proxy, latch| {
         let mut holder = Holder::start(&stage, "a", &["--fence", proxy, "--verbose"], "touch $stage/started");
@@ -43,7 +44,6 @@ async fn the_command_starts_only_when_nothing_of_an_earlier_holder_is_at_the_wor
     .await;
 }
 
-/// The proxy heard of the loss first, and what it said then was taken for a wrong configuration.
 #[tokio::test]
 async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
     let stage = Stage::set().await;
@@ -55,10 +55,8 @@ async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
         holder.until_log("asking http://").await;
         way.delay(Duration::from_millis(200)).await;
         stage.client().delete(LOCK, None).await.unwrap();
-        eventually("it waits for the lock again", async || {
-            (holder.log().matches("waiting for /shards/2/lock").count() == 2).then_some(())
-        })
-        .await;
+        until("it waits for the lock again", async || holder.log().matches("waiting for /shards/2/lock").count() == 2)
+            .await;
         way.delay(Duration::ZERO).await;
         latch.open();
         assert_eq!(holder.code().await, 0, "{}", holder.log());
@@ -67,9 +65,8 @@ async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
     .await;
 }
 
-/// What stands before the proxy answered for one that was just starting, and the command was not run.
 #[tokio::test]
-async fn whatever_answers_for_a_proxy_that_is_not_there_is_asked_again_when_it_says() {
+async fn an_absent_proxys_stand_in_is_asked_again() {
     let stage = Stage::set().await;
     let worker = Worker::start().await;
     let calls = AtomicUsize::new(0);
@@ -84,19 +81,16 @@ async fn whatever_answers_for_a_proxy_that_is_not_there_is_asked_again_when_it_s
     assert_eq!(holder.code().await, 0, "{}", holder.log());
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     assert!(stage.file("started").exists());
-    let said: Vec<String> =
-        [("503 Service Unavailable", "2s"), ("502 Bad Gateway", "100ms"), ("504 Gateway Timeout", "100ms")]
-            .map(|(status, pause)| {
-                format!("fencepost hold: waiting for {url}: it answered {status}; asking again in {pause}\n")
-            })
-            .to_vec();
+    let answers = [("503 Service Unavailable", "2s"), ("502 Bad Gateway", "100ms"), ("504 Gateway Timeout", "100ms")];
+    let said = answers.map(|(status, pause)| {
+        format!("fencepost hold: waiting for {url}: it answered {status}; asking again in {pause}\n")
+    });
     assert_eq!(holder.log(), said.concat());
     stage.is_left_clean().await;
 }
 
-/// A proxy on another etcd says for ever what one says that has heard of a loss first.
 #[tokio::test]
-async fn a_refusal_that_a_loss_would_explain_is_believed_when_no_loss_has_shown_in_time() {
+async fn a_refusal_is_believed_when_no_loss_shows_in_time() {
     let stage = Stage::set().await;
     let worker = Worker::start().await;
     let refusal = Answer::status(412, "").header("fence-reason", "unknown-revision");
@@ -104,12 +98,11 @@ async fn a_refusal_that_a_loss_would_explain_is_believed_when_no_loss_has_shown_
     let url = worker.endpoint().to_string();
     let mut holder = Holder::start(&stage, "a", &["--ttl", "2s", "--fence", &url], "touch $stage/started");
     assert_eq!(holder.code().await, 1);
-    assert!(holder.log().contains("does not fence for this lock: refused: unknown-revision"), "{}", holder.log());
+    holder.says("does not fence for this lock: refused: unknown-revision");
     assert!(!stage.file("started").exists());
     stage.is_left_clean().await;
 }
 
-/// Its proxy did not take the name that it gave the lock.
 #[tokio::test]
 async fn a_lock_may_have_any_characters() {
     let stage = Stage::set().await;
@@ -124,13 +117,13 @@ async fn a_lock_may_have_any_characters() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_guards_another_lock_is_no_door_and_one_that_is_away_is_waited_for() {
+async fn a_proxy_of_another_lock_is_refused_an_absent_one_awaited() {
     let stage = Stage::set().await;
     let worker = Worker::start().await;
     let proxy = Proxy::serve_lock(&stage, &worker, "/another").await;
     let mut holder = Holder::start(&stage, "a", &["--fence", &proxy.url()], "touch $stage/started");
     assert_eq!(holder.code().await, 1);
-    assert!(holder.log().contains("does not fence for this lock: refused: lock-not-allowed"), "{}", holder.log());
+    holder.says("does not fence for this lock: refused: lock-not-allowed");
 
     // One that only watches says so: the key is right, and it is not the command line that is wrong.
     let watching = Proxy::serve_watching(&stage, &worker).await;
@@ -138,12 +131,12 @@ async fn a_proxy_that_guards_another_lock_is_no_door_and_one_that_is_away_is_wai
     assert_eq!(holder.code().await, 1);
     let said =
         "lock-not-allowed: correct the request (it says: The routes of this lock are in shadow mode: they only watch";
-    assert!(holder.log().contains(said), "{}", holder.log());
+    holder.says(said);
 
     let not_fencepost = format!("http://{}", worker.endpoint().to_string().trim_start_matches("http://"));
     let mut holder = Holder::start(&stage, "a", &["--fence", &not_fencepost], "touch $stage/started");
     assert_eq!(holder.code().await, 1);
-    assert!(holder.log().contains("does not fence: it answered 200 OK"), "{}", holder.log());
+    holder.says("does not fence: it answered 200 OK");
 
     let nobody = fencepost_tests::FreePort::reserve();
     let url = format!("http://{}", nobody.address());

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use fencepost_tests::{Process, Scratch, eventually};
+use fencepost_tests::{Process, Scratch, until};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -34,7 +34,6 @@ impl Holder {
         Holder::at(etcd, owner, arguments, &["sh", "-c", &script])
     }
 
-    /// Starts one with that command.
     pub(crate) fn run(stage: &Stage, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
         Holder::at(&stage.etcd.endpoint(), owner, arguments, command)
     }
@@ -54,36 +53,12 @@ impl Holder {
         (Holder::by(shell, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script]), full)
     }
 
-    /// As [`Holder::start`], with these signals ignored (`HUP,INT`).
-    pub(crate) fn start_ignoring(signals: &str, stage: &Stage, owner: &str, script: &str) -> Holder {
+    /// As [`Holder::start`], by this program, which gets `fencepost` and its arguments as arguments.
+    pub(crate) fn start_by(program: &[&str], stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).arg(BINARY);
         let script = format!("stage={}; {script}", stage.file("").display());
-        let mut env = Command::new("env");
-        env.arg(format!("--ignore-signal={signals}")).arg(BINARY);
-        Holder::by(env, &stage.etcd.endpoint(), owner, &[], &["sh", "-c", &script])
-    }
-
-    /// As [`Holder::start`], by a shell that has done this before.
-    pub(crate) fn start_after(setup: &str, stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{setup}; exec \"$0\" \"$@\""), BINARY]);
-        let script = format!("stage={}; {script}", stage.file("").display());
-        Holder::by(shell, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script])
-    }
-
-    /// As [`Holder::start`], with these signals blocked.
-    pub(crate) fn start_blocking(signals: &str, stage: &Stage, owner: &str, script: &str) -> Holder {
-        let script = format!("stage={}; {script}", stage.file("").display());
-        let mut env = Command::new("env");
-        env.arg(format!("--block-signal={signals}")).arg(BINARY);
-        Holder::by(env, &stage.etcd.endpoint(), owner, &[], &["sh", "-c", &script])
-    }
-
-    /// As [`Holder::start`], by a root that may signal other users' processes no more than anybody else may. It takes root to start it.
-    pub(crate) fn start_without_power(stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
-        let script = format!("stage={}; {script}", stage.file("").display());
-        let mut setpriv = Command::new("setpriv");
-        setpriv.args(["--bounding-set=-kill", "--inh-caps=-kill", BINARY]);
-        Holder::by(setpriv, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script])
+        Holder::by(command, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script])
     }
 
     /// Starts one with that command, on another etcd.
@@ -99,7 +74,6 @@ impl Holder {
         Holder::by_of_lock(Command::new(BINARY), lock, &stage.etcd.endpoint(), owner, arguments, command)
     }
 
-    /// Has that program start one.
     fn by(hold: Command, etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
         Holder::by_of_lock(hold, LOCK, etcd, owner, arguments, command)
     }
@@ -124,9 +98,18 @@ impl Holder {
         self.process().log()
     }
 
-    /// Waits until it has printed this.
+    #[track_caller]
+    pub(crate) fn says(&self, text: &str) {
+        assert!(self.log().contains(text), "{text:?} is not in {}", self.log());
+    }
+
+    #[track_caller]
+    pub(crate) fn does_not_say(&self, text: &str) {
+        assert!(!self.log().contains(text), "{text:?} is in {}", self.log());
+    }
+
     pub(crate) async fn until_log(&self, text: &str) {
-        eventually(&format!("{text:?} is printed"), async || self.log().contains(text).then_some(())).await;
+        until(&format!("{text:?} is printed"), async || self.log().contains(text)).await;
     }
 
     /// Waits until it has ended, and returns its exit code.
@@ -152,7 +135,6 @@ impl Holder {
         self.process().resume();
     }
 
-    /// Ends it (SIGKILL), and it alone.
     pub(crate) fn kill(&mut self) {
         self.process.take().expect("it was not killed").kill();
     }
@@ -174,7 +156,6 @@ impl Holder {
         entries.filter_map(child).collect()
     }
 
-    /// Its watchdog.
     pub(crate) fn watchdog(&self) -> Pid {
         let watchdog = self.children().into_iter().find(|(_, arguments)| arguments.contains("hold-watchdog"));
         watchdog.expect("it has a watchdog").0
@@ -183,4 +164,12 @@ impl Holder {
     fn process(&self) -> &Process {
         self.process.as_ref().expect("it was not killed")
     }
+}
+
+/// Runs `fencepost hold` with these arguments, which spaces separate, to its end, which is one of wrong usage and says this.
+pub(crate) fn is_wrong_usage(arguments: &str, says: &str) {
+    let output = Command::new(BINARY).arg("hold").args(arguments.split_whitespace()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{arguments}: {said}");
+    assert!(!said.is_empty() && said.contains(says), "{arguments}: {said}");
 }

@@ -40,8 +40,9 @@ impl Proxy {
     pub(crate) async fn serve_lock(stage: &Stage, worker: &Worker, lock: &str) -> Proxy {
         let scratch = Scratch::new();
         let mut command = Command::new(BINARY);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--lock", lock]);
-        command.args(["--upstream", &worker.endpoint().to_string(), "--etcd", &stage.etcd.endpoint()]);
+        command.args("serve --listen 127.0.0.1:0 --admin 127.0.0.1:0".split(' ')).args(["--lock", lock]);
+        command.arg("--upstream").arg(worker.endpoint().to_string());
+        command.arg("--etcd").arg(stage.etcd.endpoint());
         command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
         Proxy::start(&command, scratch).await
     }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fencepost_tests::{Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Subject, Tokens, eventually};
+use fencepost_tests::{Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Subject, Tokens, eventually, until};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::holder::Holder;
@@ -32,9 +32,8 @@ async fn arguments(etcd: &Etcd, security: &EtcdSecurity, client: (PathBuf, PathB
     words.chain(["--etcd-user", "master", "--ttl", ttl, "--queue", "--verbose"].map(str::to_owned)).collect()
 }
 
-/// Logins end after two seconds: whoever holds a lock has to log in again and again.
 #[tokio::test]
-async fn a_lock_in_an_etcd_with_tls_and_users_is_taken_kept_waited_for_and_given_back() {
+async fn a_lock_in_an_etcd_with_tls_and_users_is_held() {
     for version in EtcdVersion::ALL {
         let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(2)));
         let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
@@ -54,7 +53,7 @@ async fn a_lock_in_an_etcd_with_tls_and_users_is_taken_kept_waited_for_and_given
             let said = format!(
                 "user \"master\" may not read and write {keys} in etcd: etcdctl role grant-permission ROLE readwrite {keys}"
             );
-            assert!(holder.log().contains(&said), "etcd {version}: {}", holder.log());
+            holder.says(&said);
             etcd.etcdctl(&[&["role", "grant-permission", "masters", "readwrite"], denied].concat()).await;
         }
         let runs = async |owner: &str, times: usize| {
@@ -71,7 +70,7 @@ async fn a_lock_in_an_etcd_with_tls_and_users_is_taken_kept_waited_for_and_given
         // More than a time to live, in which each login has ended at least twice.
         tokio::time::sleep(Duration::from_secs(7)).await;
         assert_eq!(etcd.etcdctl(&["get", LOCK, "--print-value-only"]).await, "a", "etcd {version}: {}", first.log());
-        assert!(!first.log().contains("lost the lock"), "etcd {version}: {}", first.log());
+        first.does_not_say("lost the lock");
 
         etcd.etcdctl(&["del", LOCK]).await;
         runs("b", 1).await;
@@ -83,7 +82,6 @@ async fn a_lock_in_an_etcd_with_tls_and_users_is_taken_kept_waited_for_and_given
     }
 }
 
-/// It was told that a user name is empty, and not how to give one.
 #[tokio::test]
 async fn who_does_not_log_in_where_etcd_wants_that_is_told_how_to() {
     for version in EtcdVersion::ALL {
@@ -100,9 +98,8 @@ async fn who_does_not_log_in_where_etcd_wants_that_is_told_how_to() {
     }
 }
 
-/// They were read when it began, and the lock could not be kept nor given back when etcd took them no longer.
 #[tokio::test]
-async fn the_files_that_let_a_holder_in_may_be_replaced_while_it_holds() {
+async fn a_holders_login_files_may_be_replaced_while_it_holds() {
     let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(2)));
     let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
     let mut etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
@@ -115,10 +112,10 @@ async fn the_files_that_let_a_holder_in_may_be_replaced_while_it_holds() {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let script = "echo > $stage/runs; until [ -e $stage/go ]; do sleep 0.02; done";
     let mut holder = Holder::start_at(&etcd.endpoint(), scratch.path(), "a", &arguments, script);
-    eventually("it runs", async || scratch.path().join("runs").exists().then_some(())).await;
+    until("it runs", async || scratch.path().join("runs").exists()).await;
     let follows = async |times: usize| {
         let follows = || holder.log().matches("the files for etcd have changed").count();
-        eventually("the files are followed", async || (follows() >= times).then_some(())).await;
+        until("the files are followed", async || follows() >= times).await;
     };
 
     // First the file, then etcd: a login that comes in between is tried again.
@@ -132,7 +129,7 @@ async fn the_files_that_let_a_holder_in_may_be_replaced_while_it_holds() {
 
     security.authority.issue(&ours(None)).write(security.directory(), "ours");
     follows(2).await;
-    eventually("the former certificate has ended", async || (SystemTime::now() > end).then_some(())).await;
+    until("the former certificate has ended", async || SystemTime::now() > end).await;
     etcd.kill();
     etcd.restart().await;
 
@@ -141,6 +138,6 @@ async fn the_files_that_let_a_holder_in_may_be_replaced_while_it_holds() {
     // To give it back it has to connect and to log in.
     std::fs::write(scratch.path().join("go"), "").unwrap();
     assert_eq!(holder.code().await, 0, "{}", holder.log());
-    assert!(!holder.log().contains("lost the lock"), "{}", holder.log());
+    holder.does_not_say("lost the lock");
     assert_eq!(etcd.etcdctl(&["get", "--prefix", "/"]).await, "", "{}", holder.log());
 }

@@ -21,7 +21,6 @@ impl Stage {
         Stage::set_with(EtcdVersion::V3_5).await
     }
 
-    /// With another version of etcd.
     pub(crate) async fn set_with(version: EtcdVersion) -> Stage {
         let election = Some(Duration::from_millis(200));
         let options = EtcdOptions { heartbeat: Some(Duration::from_millis(20)), election, ..EtcdOptions::default() };
@@ -56,7 +55,6 @@ impl Stage {
         .await
     }
 
-    /// All that stands in the store.
     pub(crate) async fn keys(&self) -> Vec<KeyValue> {
         let mut answer = self.client().get("/", Some(GetOptions::new().with_prefix())).await.unwrap();
         answer.take_kvs()

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use fencepost_tests::{Answer, Behaviour, Connection, Endpoint, Worker, WorkerTls, eventually, request};
+use fencepost_tests::{Answer, Behaviour, Connection, Endpoint, Worker, WorkerTls, request, until};
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,7 +26,7 @@ fn rule(proxy: &Proxy) -> String {
 }
 
 #[tokio::test]
-async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself() {
+async fn a_commands_requests_carry_its_tenure_whatever_they_say() {
     let stage = Stage::set().await;
     let worker = Worker::start().await;
     let proxy = Proxy::serve(&stage, &worker).await;
@@ -46,10 +46,8 @@ async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself()
     assert!(head.starts_with("http/1.1 201") && head.contains("x-worker: w"), "{head}");
     assert_eq!(stage.read("body"), "made");
     let seen = worker.seen();
-    assert_eq!(
-        seen.iter().map(|seen| seen.path.as_str()).collect::<Vec<_>>(),
-        ["/answer", "/one", "/two", "/asked", "/"]
-    );
+    let paths: Vec<&str> = seen.iter().map(|seen| seen.path.as_str()).collect();
+    assert_eq!(paths, ["/answer", "/one", "/two", "/asked", "/"]);
     for seen in &seen {
         assert_eq!(seen.header("fence-owner"), Some("shard-1"));
         assert_eq!(seen.header("fence-revision"), Some(stage.read("revision").trim_end()));
@@ -63,7 +61,7 @@ async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself()
 }
 
 #[tokio::test]
-async fn a_tenure_goes_out_in_the_headers_that_the_route_of_its_lock_has() {
+async fn a_tenure_goes_out_in_the_headers_of_its_route() {
     let (stage, worker) = (Stage::set().await, Worker::start().await);
     let proxy = Proxy::serve_renamed(&stage, &worker).await;
     let (url, rule) = (proxy.url(), rule(&proxy));
@@ -86,13 +84,13 @@ async fn a_tenure_goes_out_in_the_headers_that_the_route_of_its_lock_has() {
         let sends: &[&str] = if wrong[1] == "X-Owner" { &[] } else { &["--fence", &url] };
         let mut holder = Holder::start(&stage, "shard-1", &[sends, &wrong].concat(), "touch $stage/started");
         assert_eq!(holder.code().await, 64, "{wrong:?}: {}", holder.log());
-        assert!(holder.log().contains(says), "{wrong:?}: {}", holder.log());
+        holder.says(says);
     }
     assert!(!stage.file("started").exists());
 }
 
 #[tokio::test]
-async fn listener_and_connections_close_when_the_tenure_may_be_over_and_the_next_has_others() {
+async fn connections_close_with_the_tenure_and_the_next_has_others() {
     for secure in [false, true] {
         closes_in_time(secure).await;
     }
@@ -138,7 +136,7 @@ async fn closes_in_time(secure: bool) {
     assert_eq!(worker.seen().len(), 2);
     holder.signal(Signal::KILL);
     holder.status().await;
-    eventually("its command has ended", async || stage.processes().is_empty().then_some(())).await;
+    until("its command has ended", async || stage.processes().is_empty()).await;
     drop(proxy);
 }
 
@@ -169,9 +167,8 @@ async fn keep(mut stream: impl AsyncRead + Unpin, record: &Mutex<Vec<u8>>) {
     record.lock().unwrap().extend_from_slice(b"<end>");
 }
 
-/// The clock says that the tenure is over when it goes on; which of its tasks goes on first is not to make a difference.
 #[tokio::test]
-async fn what_a_holder_that_stood_still_finds_in_its_hands_goes_nowhere() {
+async fn requests_of_a_holder_that_stood_still_go_nowhere() {
     for secure in [false, true] {
         let (stage, files) = (Stage::set().await, ProxyFiles::new());
         let certificate = files.authority.issue_for_localhost();
@@ -186,12 +183,12 @@ async fn what_a_holder_that_stood_still_finds_in_its_hands_goes_nowhere() {
         let mut line = TcpStream::connect(listener(&stage, 1).await).await.unwrap();
         line.write_all(b"PUT / HTTP/1.1\r\nHost: here\r\nContent-Length: 10000\r\n\r\nbefore").await.unwrap();
         let text = || String::from_utf8(record.lock().unwrap().clone()).unwrap();
-        eventually("the request is under way", async || text().ends_with("before").then_some(())).await;
+        until("the request is under way", async || text().ends_with("before")).await;
         holder.pause().await;
         line.write_all(&[b'x'; 5000]).await.unwrap();
-        eventually("its lock has run out", async || stage.keys().await.is_empty().then_some(())).await;
+        until("its lock has run out", async || stage.keys().await.is_empty()).await;
         holder.resume();
-        eventually("its connection has ended", async || text().ends_with("<end>").then_some(())).await;
+        until("its connection has ended", async || text().ends_with("<end>")).await;
         let text = text();
         let (_, body) = text.rsplit_once("\r\n\r\n").unwrap();
         assert_eq!(body, "before<end>", "secure: {secure}");
@@ -220,9 +217,8 @@ async fn who_sends_while_the_proxy_is_away_is_told_so() {
     stage.is_left_clean().await;
 }
 
-/// The address that both are told is the successor's only once the predecessor has ended, however much longer than its tenure that takes.
 #[tokio::test]
-async fn nothing_that_a_command_sends_after_its_tenure_goes_out_in_its_successors_name() {
+async fn nothing_sent_after_a_tenure_goes_out_as_its_successors() {
     let (stage, worker) = (Stage::set().await, Worker::start().await);
     let proxy = Proxy::serve(&stage, &worker).await;
     let address = fencepost_tests::FreePort::reserve().address();
@@ -234,7 +230,7 @@ async fn nothing_that_a_command_sends_after_its_tenure_goes_out_in_its_successor
     stage.until_lines("tried", 1).await;
     let waits = format!("{}; until [ -e $stage/go ]; do sleep 0.02; done", sends("/by-b"));
     let mut second = Holder::start(&stage, "b", &arguments, &waits);
-    eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
+    until("b waits", async || stage.leases().await == 2).await;
 
     stage.client().delete(LOCK, None).await.unwrap();
     stage.until_held_by("b").await;
@@ -250,14 +246,14 @@ async fn nothing_that_a_command_sends_after_its_tenure_goes_out_in_its_successor
     stage.is_left_clean().await;
 }
 
-/// Without a descriptor left it could not be seen that anything was, and the lock was given back beside it.
 #[tokio::test]
-async fn a_command_with_more_connections_than_descriptors_leaves_nothing_behind() {
+async fn a_command_without_descriptors_leaves_nothing_behind() {
     let (stage, worker) = (Stage::set().await, Worker::start().await);
     let proxy = Proxy::serve(&stage, &worker).await;
     let script = r#"echo $FENCE_STAMP >> $stage/stamp; until [ -e $stage/go ]; do sleep 0.02; done
         (setsid sh -c 'trap "" TERM; while :; do sleep 0.02; : $1; done' left $stage &)"#;
-    let mut holder = Holder::start_after("ulimit -n 100", &stage, "a", &["--stamp", &rule(&proxy)], script);
+    let few_descriptors = ["sh", "-c", "ulimit -n 100; exec \"$0\" \"$@\""];
+    let mut holder = Holder::start_by(&few_descriptors, &stage, "a", &["--stamp", &rule(&proxy)], script);
     let address = listener(&stage, 1).await;
     let mut lines = Vec::new();
     // Fewer than the system keeps for a listener that takes none.
@@ -269,66 +265,6 @@ async fn a_command_with_more_connections_than_descriptors_leaves_nothing_behind(
     assert_eq!(lines[0].final_response().await.unwrap().status, 200);
     std::fs::write(stage.file("go"), "").unwrap();
     assert_eq!(holder.code().await, 0, "{}", holder.log());
-    assert!(holder.log().contains("left processes behind: ending them"), "{}", holder.log());
+    holder.says("left processes behind: ending them");
     stage.is_left_clean().await;
-}
-
-#[tokio::test]
-async fn a_command_has_the_limit_of_descriptors_that_was_set_for_it() {
-    let stage = Stage::set().await;
-    let mut holder = Holder::start_after("ulimit -Sn 200", &stage, "a", &[], "ulimit -Sn > $stage/limit");
-    assert_eq!(holder.code().await, 0, "{}", holder.log());
-    assert_eq!(stage.read("limit"), "200\n");
-    stage.is_left_clean().await;
-}
-
-/// Who writes all of it before reading saw a reset.
-#[tokio::test]
-async fn who_sends_much_is_told_that_the_proxy_is_away() {
-    let stage = Stage::set().await;
-    let nobody = fencepost_tests::FreePort::reserve();
-    let rule = format!("127.0.0.1:0=http://{}", nobody.address());
-    let mut holder = Holder::start(&stage, "a", &["--stamp", &rule], LISTENED);
-    let mut line = Connection::open(Endpoint::from(listener(&stage, 1).await)).await.unwrap();
-    let body = vec![b'x'; 10 << 20];
-    line.send(format!("POST / HTTP/1.1\r\nHost: here\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes())
-        .await
-        .unwrap();
-    line.send(body).await.unwrap();
-    let answer = line.final_response().await.unwrap();
-    assert_eq!(answer.status, 502);
-    // Another one follows on the same connection.
-    line.send(b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_vec())
-        .await
-        .unwrap();
-    let answer = line.final_response().await.unwrap();
-    assert_eq!(answer.status, 501, "its coding would be lost");
-    holder.signal(Signal::KILL);
-    holder.status().await;
-    eventually("its command has ended", async || stage.processes().is_empty().then_some(())).await;
-}
-
-#[tokio::test]
-async fn as_many_header_fields_as_a_proxy_may_take_get_through() {
-    let (stage, worker, (recorder, record)) = (Stage::set().await, Worker::start().await, recorder(None).await);
-    let many = (0..150).fold(Answer::ok("many"), |answer, _| answer.header("x-many", "x"));
-    worker.on("/many", Behaviour::Answer(many));
-    let answered = format!("127.0.0.1:0={}", worker.endpoint());
-    let recorded = format!("127.0.0.1:0=http://{recorder}");
-    let mut holder = Holder::start(&stage, "a", &["--stamp", &answered, "--stamp", &recorded], LISTENED);
-    let addresses = stage.until_lines("stamp", 1).await;
-    let (answers, records) = addresses[0].split_once(' ').unwrap();
-
-    let mut line = Connection::open(Endpoint::from(answers.parse::<SocketAddr>().unwrap())).await.unwrap();
-    line.send(b"GET /many HTTP/1.1\r\nHost: here\r\n\r\n".to_vec()).await.unwrap();
-    let answer = line.final_response().await.unwrap();
-    assert_eq!((answer.status, answer.headers.get_all("x-many").iter().count()), (200, 150));
-    let mut line = Connection::open(Endpoint::from(records.parse::<SocketAddr>().unwrap())).await.unwrap();
-    let fields: String = (0..150).map(|number| format!("x-{number}: x\r\n")).collect();
-    line.send(format!("GET / HTTP/1.1\r\nHost: here\r\n{fields}\r\n").into_bytes()).await.unwrap();
-    let arrived = || String::from_utf8_lossy(&record.lock().unwrap()).contains("x-149: x");
-    eventually("all fields have arrived", async || arrived().then_some(())).await;
-    holder.signal(Signal::KILL);
-    holder.status().await;
-    eventually("its command has ended", async || stage.processes().is_empty().then_some(())).await;
 }

@@ -22,7 +22,7 @@ fn assert_failed(answer: &Response, forwarded: serde_json::Value) {
 }
 
 #[tokio::test]
-async fn a_panic_ends_its_request_with_502_and_neither_its_connection_nor_its_thread() {
+async fn a_panic_ends_its_request_with_502_and_nothing_else() {
     let proxy = Proxy::start(Worker::start().await).await;
     let mut connection = Connection::open(proxy.address).await.unwrap();
     mine::lay("request refused", "/a");
@@ -39,7 +39,7 @@ async fn a_panic_ends_its_request_with_502_and_neither_its_connection_nor_its_th
 }
 
 #[tokio::test]
-async fn a_panic_at_the_gate_leaves_a_request_there_that_counts_until_its_time_has_come() {
+async fn a_panic_at_the_gate_leaves_an_orphan() {
     let worker = Worker::start().await;
     let latch = Latch::new();
     worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("x")));
@@ -104,7 +104,7 @@ async fn a_panic_of_the_admin_listener_is_answered_too() {
 }
 
 #[tokio::test]
-async fn a_process_whose_source_has_failed_ends_rather_than_live_on_old_news() {
+async fn a_process_whose_source_has_failed_ends() {
     let mut proxy = Proxy::start(Worker::start().await).await;
     let revision = proxy.held_by("a");
     assert_eq!(request(proxy.address, "GET", "/", &token("a", revision), b"").await.unwrap().status, 200);

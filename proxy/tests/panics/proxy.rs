@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use fencepost::Surroundings;
-use fencepost::downstream::ListenAddress;
+use fencepost::server::ListenAddress;
 use fencepost_config::Config;
 use fencepost_locks::MemoryStore;
 use fencepost_tests::{PATIENCE, Worker, eventually, request};
@@ -83,7 +83,6 @@ impl Proxy {
         routes["routes"][0]["waiting"].as_u64().unwrap()
     }
 
-    /// What the process came to.
     pub(crate) async fn ended(&mut self) -> String {
         tokio::time::timeout(PATIENCE, &mut self.ended).await.expect("it ends").unwrap()
     }

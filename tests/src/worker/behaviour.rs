@@ -73,10 +73,6 @@ impl Answer {
     }
 
     /// An answer with this status and body, at once, with its length.
-    ///
-    /// # Panics
-    ///
-    /// If that is no status.
     pub fn status(status: u16, body: impl Into<Bytes>) -> Answer {
         Answer {
             status: StatusCode::from_u16(status).expect("a status code has three digits"),

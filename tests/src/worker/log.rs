@@ -54,10 +54,6 @@ pub enum BodyEnd {
 
 impl Seen {
     /// The only value of a header; `None` if there is none.
-    ///
-    /// # Panics
-    ///
-    /// If it came twice, or is not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next()?;

@@ -26,17 +26,11 @@ pub(super) struct Present(Mutex<Arc<ServerConfig>>);
 
 impl WorkerTls<'_> {
     /// As rustls takes it.
-    ///
-    /// # Panics
-    /// If something in it is not what it should be.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config_for(ALL_VERSIONS)
     }
 
     /// The same with certain versions of TLS.
-    ///
-    /// # Panics
-    /// If something in it is not what it should be.
     pub fn config_for(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));

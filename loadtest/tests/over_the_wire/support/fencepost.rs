@@ -57,12 +57,10 @@ impl Fencepost {
         Fencepost { listen, process, _scratch: scratch }
     }
 
-    /// Where it takes requests.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.listen.address())
     }
 
-    /// What it has printed.
     pub(crate) fn log(&self) -> String {
         self.process.log()
     }

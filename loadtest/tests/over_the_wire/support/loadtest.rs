@@ -8,9 +8,7 @@ use serde_json::Value;
 /// How a run ended.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// Its exit code.
     pub(crate) code: i32,
-    /// What it printed.
     pub(crate) printed: String,
 }
 
@@ -20,13 +18,11 @@ impl Run {
         self.ended_with(0)
     }
 
-    /// Asserts that it ended so.
     pub(crate) fn ended_with(&self, code: i32) -> &Run {
         assert_eq!(self.code, code, "{}", self.printed);
         self
     }
 
-    /// Asserts that it printed this.
     pub(crate) fn says(&self, text: &str) -> &Run {
         assert!(self.printed.contains(text), "{text:?} is not in: {}", self.printed);
         self
@@ -41,30 +37,27 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it with these arguments.
-    pub(crate) fn start(arguments: &[&str]) -> Running {
+    /// Starts it with these arguments, which spaces separate.
+    pub(crate) fn start(arguments: impl AsRef<str>) -> Running {
         Running::start_with(arguments, ("FENCEPOST_TEST", "1"))
     }
 
     /// The same with one more variable in its environment.
-    pub(crate) fn start_with(arguments: &[&str], (name, value): (&str, &str)) -> Running {
+    pub(crate) fn start_with(arguments: impl AsRef<str>, (name, value): (&str, &str)) -> Running {
         let scratch = Scratch::new();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost-loadtest"));
-        command.args(arguments).env(name, value);
+        command.args(arguments.as_ref().split_whitespace()).env(name, value);
         Running { process: Process::start(&command, &scratch.path().join("log")), _scratch: scratch }
     }
 
-    /// Asks it to end.
     pub(crate) fn terminate(&self) {
         self.process.terminate();
     }
 
-    /// What it has printed so far.
     pub(crate) fn log(&self) -> String {
         self.process.log()
     }
 
-    /// How it ended, once it has.
     pub(crate) async fn end(mut self) -> Run {
         let status = self.process.end_of_itself().await;
         let printed = self.process.log();
@@ -73,7 +66,7 @@ impl Running {
 }
 
 /// Runs the loadtest with these arguments to its end.
-pub(crate) async fn loadtest(arguments: &[&str]) -> Run {
+pub(crate) async fn loadtest(arguments: impl AsRef<str>) -> Run {
     Running::start(arguments).end().await
 }
 
@@ -85,7 +78,6 @@ pub(crate) struct ReportFile {
 }
 
 impl ReportFile {
-    /// One that is not there yet.
     pub(crate) fn new() -> ReportFile {
         let scratch = Scratch::new();
         let path = scratch.path().join("report.json");
@@ -98,7 +90,6 @@ impl ReportFile {
         &self.path
     }
 
-    /// What the run has written.
     pub(crate) fn read(&self) -> Value {
         self.try_read().expect("there is a report")
     }

@@ -22,7 +22,6 @@ pub(crate) struct Ratchet {
 }
 
 impl Ratchet {
-    /// Starts one before that worker.
     pub(crate) async fn start(worker: SocketAddr) -> Ratchet {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
@@ -31,7 +30,6 @@ impl Ratchet {
         Ratchet { address, _serving: serving }
     }
 
-    /// Where it takes requests.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }

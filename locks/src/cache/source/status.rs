@@ -33,9 +33,6 @@ pub struct SourceStatus {
     pub static_locks: usize,
     /// How many templated locks are known.
     pub templated_locks: usize,
-    /// How many prefixes of templates have too many keys to be looked through for what has changed: their locks are read by themselves, as
-    /// they are asked for.
-    pub resting_prefixes: usize,
     /// The revision up to which nothing is believed, if the store went back, in this process or before, and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
     /// How many answers showed less than was seen before they were asked for.
@@ -52,11 +49,9 @@ pub struct SourceStatus {
 /// How often the store was asked, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadCounts {
-    /// To keep static locks fresh.
+    /// To keep static locks fresh, and to see how the store is.
     pub freshness: u64,
-    /// To keep templated locks fresh.
-    pub windows: u64,
-    /// To confirm one lock, or to load it.
+    /// To load or confirm locks, or to keep templated locks fresh that are in use.
     pub confirms: u64,
     /// To look back through one key's history.
     pub walks: u64,
@@ -86,12 +81,10 @@ impl LockSource {
             tenures: common.tenures.begun(),
             static_locks,
             templated_locks: common.registry.len().saturating_sub(static_locks),
-            resting_prefixes: shared.scopes().iter().filter(|scope| scope.rests()).count(),
             distrusted_through: common.trust.distrusted_through(),
             answers_behind: common.trust.anomalies(),
             reads: ReadCounts {
                 freshness: load(&counts.freshness),
-                windows: load(&counts.windows),
                 confirms: load(&counts.confirms),
                 walks: load(&counts.walks),
                 resumes: load(&counts.resumes),

@@ -19,8 +19,6 @@ pub struct LockDescription {
     pub holder: Option<(Owner, Revision, Revision)>,
     /// The revision at which it was last seen to change or read whole; `None` before it is first read.
     pub as_of: Option<Revision>,
-    /// The revision up to which it is known.
-    pub reach: Option<Revision>,
     /// How old that is.
     pub age: Option<Duration>,
     /// Who queues, the oldest first.
@@ -45,7 +43,6 @@ impl TrackedLock {
             layout: self.layout(),
             holder: snapshot.and_then(Snapshot::tenure).map(|held| (held.owner.clone(), held.first, held.last)),
             as_of: snapshot.map(|snapshot| snapshot.as_of),
-            reach: outlook.reach(),
             age: outlook.age(now),
             waiters: snapshot.map(|snapshot| Arc::clone(&snapshot.waiters)).unwrap_or_default(),
             problem: outlook.problem().map(Arc::from),

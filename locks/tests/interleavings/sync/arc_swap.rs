@@ -17,7 +17,6 @@ pub(crate) struct ArcSwapAny<T> {
 }
 
 pub(crate) type ArcSwap<T> = ArcSwapAny<Arc<T>>;
-pub(crate) type ArcSwapOption<T> = ArcSwapAny<Option<Arc<T>>>;
 
 #[derive(Debug)]
 pub(crate) struct Guard<T>(T);
@@ -45,10 +44,6 @@ impl<T: Clone> ArcSwapAny<T> {
         self.value(before)
     }
 
-    pub(crate) fn store(&self, value: T) {
-        self.newest.store(self.add(value), Ordering::Release);
-    }
-
     fn value(&self, index: usize) -> T {
         self.values.lock().unwrap()[index].clone()
     }
@@ -57,12 +52,6 @@ impl<T: Clone> ArcSwapAny<T> {
         let mut values = self.values.lock().unwrap();
         values.push(value);
         values.len() - 1
-    }
-}
-
-impl<T> ArcSwapAny<Option<Arc<T>>> {
-    pub(crate) fn empty() -> ArcSwapAny<Option<Arc<T>>> {
-        ArcSwapAny::new(None)
     }
 }
 

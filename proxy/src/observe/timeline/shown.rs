@@ -6,7 +6,7 @@ use fencepost_policy::Tenure;
 use serde_json::{Value, json};
 
 use super::{Bar, LockId, Outage, RowContext, Timeline, WaitBar};
-use crate::observe::millis;
+use crate::observe::record::millis;
 use crate::observe::text::shown_owner;
 
 impl Timeline {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{AtWorker, Event};
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::upstream::link::Link;
 use crate::upstream::permit::{Ending, Permit};
 use crate::upstream::upload::Broken;

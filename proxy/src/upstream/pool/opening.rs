@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Place, Shared};
-use crate::downstream::Protocol;
+use crate::server::Protocol;
 use crate::upstream::connect::{Opened, open};
 use crate::upstream::error::UpstreamError;
 use crate::upstream::http1::Http1;
@@ -43,7 +43,7 @@ impl Opening {
     /// Opens it, and takes it in.
     async fn open(&mut self, wants: Wants) -> Result<(), UpstreamError> {
         let pool = Rc::clone(&self.pool);
-        let opened = open(&pool.upstream, &pool.addresses, wants).await?;
+        let opened = open(&pool.upstream, wants).await?;
         if wants == Wants::Either {
             pool.picked.set(opened.protocol);
         }
@@ -54,7 +54,7 @@ impl Opening {
             Protocol::Http1 => {
                 let mut place = self.place.take().unwrap_or_else(|| pool.place());
                 place.permit = self.permit.take();
-                let made = Http1::new(socket, opened.made_with, place).await;
+                let made = Http1::new(socket, opened.made_with, Box::new(place)).await;
                 pool.take_in(made.map_err(UpstreamError::handshake)?);
             }
             Protocol::Http2 => {

@@ -1,6 +1,11 @@
-//! The raw requests. In each, `{path}` stands for a path of its own, `{T}` for the two lines of the good token, `{owner}` and
-//! `{revision}` for its parts, `{stale}` for the revision of an ended tenure, and `{hidden}` for a whole request with the good
-//! token that nobody must ever take for one.
+//! The raw requests, one per line of `cases.jsonl` and `http2_cases.jsonl`: name, request, what is to become of it.
+//!
+//! In each, `{path}` stands for a path of its own, `{T}` for the two lines of the good token, `{owner}` and `{revision}` for
+//! its parts, `{stale}` for the revision of an ended tenure, and `{hidden}` for a whole request with the good token that
+//! nobody must ever take for one. Over HTTP/2 a request is a list of fields, a body and trailers. The letters M, P, S and A
+//! stand for the usual pseudo-fields there, and the last item is the body that arrives, or `null`.
+
+use serde_json::Value;
 
 /// What is to become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,392 +18,87 @@ pub(super) enum Fate {
     Refused(u16),
     /// Answered with this status; nothing of it is at the worker, and the connection is closed.
     RefusedThenClosed(u16),
-    /// Answered with 400 and closed when its body goes wrong. Sent at once, nothing of it is at the worker; where its beginning went out
-    /// before, the worker has that, and never a whole message.
+    /// Answered with 400 and closed when its body goes wrong. Sent at once, nothing of it is at the worker; where its
+    /// beginning went out before, the worker has that, and never a whole message.
     Cut,
 }
 
-use Fate::{Clean, CleanThenClosed, Cut, Refused, RefusedThenClosed};
+impl Fate {
+    pub(super) fn status(self) -> u16 {
+        match self {
+            Fate::Clean(_) | Fate::CleanThenClosed(_) => 200,
+            Fate::Refused(status) | Fate::RefusedThenClosed(status) => status,
+            Fate::Cut => 400,
+        }
+    }
 
-const BAD: Fate = RefusedThenClosed(400);
+    /// The body of the message that is to be at the worker, if any.
+    pub(super) fn body(self) -> Option<&'static str> {
+        match self {
+            Fate::Clean(body) | Fate::CleanThenClosed(body) => Some(body),
+            Fate::Refused(_) | Fate::RefusedThenClosed(_) | Fate::Cut => None,
+        }
+    }
+}
 
 /// A request: what it is called, what it is, and what is to become of it.
 pub(super) type Case<'a> = (&'a str, &'a str, Fate);
 
-#[rustfmt::skip]
-pub(super) const CASES: &[Case<'static>] = &[
-    // Honest ones, that the others differ from.
-    ("no body", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Clean("")),
-    ("a length", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\n\r\nabc", Clean("abc")),
-    ("chunks", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", Clean("abc")),
-    ("empty lines in front", "\r\n\r\nGET {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Clean("")),
-    ("a request as body", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 4\r\n\r\nGET ", Clean("GET ")),
+pub(super) type Fields = Vec<(&'static str, &'static str)>;
 
-    // Two lengths.
-    ("two lengths that differ", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nContent-Length: 0\r\n\r\nabc{hidden}", BAD),
-    ("two lengths that differ, the shorter first", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 0\r\nContent-Length: 3\r\n\r\nabc{hidden}", BAD),
-    ("the same length twice", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc{hidden}", BAD),
-    ("the same length as a list", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3, 3\r\n\r\nabc{hidden}", BAD),
-    ("two lengths as a list", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3, 0\r\n\r\nabc{hidden}", BAD),
-    ("a length with a plus", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: +3\r\n\r\nabc{hidden}", BAD),
-    ("a length with a minus", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: -3\r\n\r\nabc{hidden}", BAD),
-    ("a hexadecimal length", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 0x3\r\n\r\nabc{hidden}", BAD),
-    ("a length with a fraction", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3.0\r\n\r\nabc{hidden}", BAD),
-    ("a length with a space inside", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3 0\r\n\r\nabc{hidden}", BAD),
-    ("an empty length", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length:\r\n\r\n{hidden}", BAD),
-    ("a length beyond 64 bits", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 18446744073709551619\r\n\r\nabc{hidden}", BAD),
-    ("a length with leading zeros", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 003\r\n\r\nabc", Clean("abc")),
-    ("a length in other digits", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: ٣\r\n\r\nabc{hidden}", BAD),
-    ("a length that CGI folds", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nContent_Length: 0\r\n\r\nabc", Clean("abc")),
+/// A request of HTTP/2.
+pub(super) struct Http2Case {
+    pub(super) name: &'static str,
+    pub(super) fields: Fields,
+    pub(super) body: Option<&'static str>,
+    pub(super) trailers: Fields,
+    /// The body of the one clean message at the worker. `None` if the request is answered with another status than 200,
+    /// reset, or the connection ended, without a whole message at the worker.
+    pub(super) arrives: Option<&'static str>,
+}
 
-    ("three equal lengths", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\ncontent-length: 3\r\nX: y\r\nCONTENT-LENGTH: 3\r\n\r\nabc{hidden}", BAD),
-    ("a length with a comma behind", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3,\r\n\r\nabc{hidden}", BAD),
-    ("a length with a comma in front", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: ,3\r\n\r\nabc{hidden}", BAD),
-    ("the same length as a list without spaces", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3,3\r\n\r\nabc{hidden}", BAD),
-    ("a length in quotes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: \"3\"\r\n\r\nabc{hidden}", BAD),
-    ("a length with an exponent", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3e0\r\n\r\nabc{hidden}", BAD),
-    ("a length with a separator", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 0_3\r\n\r\nabc{hidden}", BAD),
-    ("a length with a unit", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3B\r\n\r\nabc{hidden}", BAD),
-    ("a length with a tab inside", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\t0\r\n\r\nabc{hidden}", BAD),
-    ("a length of minus zero", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: -0\r\n\r\nabc{hidden}", BAD),
-    ("a length beyond 63 bits", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 9223372036854775808\r\n\r\nabc{hidden}", BAD),
-    ("a length with a NUL", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\0\r\n\r\nabc{hidden}", BAD),
-    ("a length with a semicolon", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3;\r\n\r\nabc{hidden}", BAD),
-    ("a length with a carriage return", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r3\r\n\r\nabc{hidden}", BAD),
-    ("a folded length", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length:\r\n 3\r\n\r\nabc{hidden}", BAD),
-    ("a length between tabs", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length:\t3 \t\r\n\r\nabc", Clean("abc")),
-    ("a length without a space in front", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length:3\r\n\r\nabc", Clean("abc")),
-    ("a length on a GET", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\n\r\nabc", Clean("abc")),
-    ("a length of zero on a GET", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 0\r\n\r\n", Clean("")),
-    ("a length on a DELETE", "DELETE {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\n\r\nabc", Clean("abc")),
-    ("a length in HTTP/1.0", "POST {path} HTTP/1.0\r\nHost: h\r\n{T}Content-Length: 3\r\n\r\nabc", CleanThenClosed("abc")),
+fn lines(text: &str) -> impl Iterator<Item = Value> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+}
 
-    // A transfer coding with a length, and other codings.
-    ("chunks and a length", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n3\r\nabc\r\n0\r\n\r\n{hidden}", BAD),
-    ("a length and chunks", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n{hidden}", BAD),
-    ("a length that hides a request behind no chunks", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 300\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked with a comma", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked,\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked after a comma", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: ,chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked twice in a list", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked twice", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked and identity", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("identity and chunked", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("gzip, then chunked", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked, then gzip", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("only identity", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc{hidden}", BAD),
-    ("no known coding", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: xchunked\r\nContent-Length: 3\r\n\r\nabc{hidden}", BAD),
-    ("an empty coding", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding:\r\nContent-Length: 3\r\n\r\nabc{hidden}", BAD),
-    ("chunked in quotes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: \"chunked\"\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked with a parameter", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked in capitals", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: CHUNKED\r\n\r\n3\r\nabc\r\n0\r\n\r\n", Clean("abc")),
-    ("chunked after a vertical tab", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("a coding in HTTP/1.0", "POST {path} HTTP/1.0\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("a coding that CGI folds", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nTransfer_Encoding: chunked\r\n\r\nabc", Clean("abc")),
-    ("a coding before a colon with a space", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\nabc{hidden}", BAD),
-    ("a coding on a GET", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", Clean("abc")),
-    ("a length that Connection names", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Content-Length\r\nContent-Length: 3\r\n\r\nabc", Clean("abc")),
-    ("a coding that Connection names", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Transfer-Encoding\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", Clean("abc")),
+fn text(value: &Value) -> Option<&'static str> {
+    value.as_str().map(|text| &*text.to_owned().leak())
+}
 
-    ("two lengths and chunks", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("a length of zero and chunks", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n{hidden}", BAD),
-    ("a coding and a length in HTTP/1.0", "POST {path} HTTP/1.0\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nabc{hidden}", BAD),
-    ("a coding in HTTP/1.0 that stays", "POST {path} HTTP/1.0\r\nHost: h\r\n{T}Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked with a semicolon", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked;\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked with a NUL", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\0\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked with a space inside", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chun ked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked with a letter more", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunkedd\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked with a letter less", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunke\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked in other letters", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: ⅽhunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked behind a no-break space", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: \u{a0}chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked between commas", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: ,chunked,\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("a folded coding", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("a coding folded behind chunked", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n , identity\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked and another with a semicolon", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked;identity\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked with a carriage return", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\rx\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("deflate, then chunked", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: deflate,chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("trailers as a coding", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: trailers, chunked\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked in single quotes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: 'chunked'\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked in brackets", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: [chunked]\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("only a comma", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: ,\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("only gzip", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: gzip\r\n\r\n0\r\n\r\n{hidden}", BAD),
-    ("chunked between spaces", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: \t chunked \t\r\n\r\n3\r\nabc\r\n0\r\n\r\n", Clean("abc")),
-    ("chunked without a space in front", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding:chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", Clean("abc")),
-    ("a coding whose name has a tab behind", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nTransfer-Encoding\t: chunked\r\n\r\nabc{hidden}", BAD),
-    ("a coding whose name begins with a space", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\n Transfer-Encoding: chunked\r\n\r\nabc{hidden}", BAD),
-    ("a coding behind a line feed", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nX: y\nTransfer-Encoding: chunked\r\n\r\nabc{hidden}", BAD),
-    ("a coding behind a carriage return", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nX: y\rTransfer-Encoding: chunked\r\n\r\nabc{hidden}", BAD),
-    ("a coding with letters in front of its name", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nX-Transfer-Encoding: chunked\r\n\r\nabc", Clean("abc")),
-    ("chunked as what the client takes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Content-Length: 3\r\nTE: chunked\r\nAccept-Encoding: chunked\r\n\r\nabc", Clean("abc")),
+pub(super) fn cases() -> Vec<Case<'static>> {
+    let case = |line: Value| {
+        let body = || text(&line[3]).expect("a body");
+        let status = || line[3].as_u64().expect("a status").try_into().unwrap();
+        let fate = match line[2].as_str().unwrap() {
+            "clean" => Fate::Clean(body()),
+            "clean-then-closed" => Fate::CleanThenClosed(body()),
+            "refused" => Fate::Refused(status()),
+            "refused-then-closed" => Fate::RefusedThenClosed(status()),
+            "cut" => Fate::Cut,
+            other => panic!("{other} is no fate"),
+        };
+        (text(&line[0]).unwrap(), text(&line[1]).unwrap(), fate)
+    };
+    lines(include_str!("cases.jsonl")).map(case).collect()
+}
 
-    // Odd chunking.
-    ("a chunk size with 0x", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size with a plus", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n+3\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size with a minus", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size after a space", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n 3\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size and a space", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3 \r\nabc\r\n0\r\n\r\n", Cut),
-    ("a chunk size with leading zeros", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n0003\r\nabc\r\n0000\r\n\r\n", Clean("abc")),
-    ("a chunk size beyond 64 bits", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n10000000000000003\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("an empty chunk size", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size that ends with a line feed", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size that ends with a carriage return", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\rabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x=\"y\"\r\nabc\r\n0;z\r\n\r\n", Clean("abc")),
-    ("a chunk extension with a line feed", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension with a carriage return", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x\rabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk longer than it says", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk shorter than it says", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n4\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk that ends with a line feed", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\n0\r\n\r\n{hidden}", Cut),
-    ("chunks that end with a bare line feed", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\n\n{hidden}", Cut),
-
-    ("a chunk size and a tab", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\t\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size with a separator", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n0_3\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size with a comma", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3,\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size in quotes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n\"3\"\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size with an h", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3h\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size with 0X", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n0X3\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size of minus zero", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n-0\r\n\r\n{hidden}", Cut),
-    ("a chunk size with a NUL", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\0\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size in other digits", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n３\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size of 17 digits", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n00000000000000003\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a last chunk of 17 digits", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n00000000000000000\r\n\r\n{hidden}", Cut),
-    ("a chunk size of letters only", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\nffffffffffffffffffffffff\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk size of 16 digits", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n0000000000000003\r\nabc\r\n0\r\n\r\n", Clean("abc")),
-    ("a chunk size in capitals", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\nA\r\n0123456789\r\n0\r\n\r\n", Clean("0123456789")),
-    ("a chunk size that is split off by a line", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\n\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk without a size", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n;x\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("an empty chunk extension", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension behind a space", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3 ;x\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension with a space in front", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3; x\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension without a value", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x=\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension without a name", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;=x\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension in open quotes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x=\"y\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension with a line in quotes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x=\"\r\n\"\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension with a line feed in quotes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x=\"\n\"\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension behind quotes", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x=\"y\"z\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk extension with a colon", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x:y\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("two chunk extensions", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3;x;y=z;w=\"\\\"\"\r\nabc\r\n0\r\n\r\n", Clean("abc")),
-    ("an extension of the last chunk with a line feed", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0;x\n\r\n{hidden}", Cut),
-    ("a chunk behind two carriage returns", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\r\nabc\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk that ends with two carriage returns", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\r\n0\r\n\r\n{hidden}", Cut),
-    ("a chunk that ends with LF CR", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\n\r0\r\n\r\n{hidden}", Cut),
-    ("a chunk that ends with a carriage return", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r0\r\n\r\n{hidden}", Cut),
-    ("a chunk without an end", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc0\r\n\r\n{hidden}", Cut),
-    ("a request in place of the end", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n{hidden}", Cut),
-    ("a request in place of a chunk", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n{hidden}", Cut),
-    ("a request as a chunk", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n12\r\nGET / HTTP/1.1\r\n\r\n\r\n0\r\n\r\n", Clean("GET / HTTP/1.1\r\n\r\n")),
-    ("chunks that end with a carriage return", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\rX", Cut),
-    ("chunks that end with LF CR LF", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\n\r\n{hidden}", Cut),
-
-    // Trailers.
-    ("a harmless trailer", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n", Clean("abc")),
-    ("a stale revision in trailers", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nFence-Revision: {stale}\r\n\r\n", Clean("abc")),
-    ("a token only in trailers", "POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n{T}\r\n", Refused(428)),
-    ("half a token in trailers", "POST {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nFence-Revision: {revision}\r\n\r\n", Refused(428)),
-    ("a folded owner in trailers", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nFence_Owner: x\r\nfence.owner: y\r\n\r\n", Clean("abc")),
-    ("framing in trailers", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nContent-Length: 9\r\nTransfer-Encoding: x\r\nContent_Length: 9\r\nTransfer_Encoding: x\r\n\r\n", Clean("abc")),
-    ("routing in trailers", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nHost: x\r\nConnection: Fence-Owner\r\nX-Forwarded-For: x\r\nX_Forwarded_Host: x\r\n\r\n", Clean("abc")),
-    ("a trailer with a NUL", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: a\0b\r\n\r\n{hidden}", Cut),
-    ("a trailer with a space before the colon", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum : a\r\n\r\n{hidden}", Cut),
-    ("a folded trailer", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: a\r\n b: c\r\n\r\n{hidden}", Cut),
-
-    ("a trailer without a colon", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum\r\n\r\n{hidden}", Cut),
-    ("a trailer without a name", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n: x\r\n\r\n{hidden}", Cut),
-    ("a trailer with a line feed", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: a\n\r\n{hidden}", Cut),
-    ("a trailer with a carriage return", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: a\rb\r\n\r\n{hidden}", Cut),
-    ("a trailer folded with a tab", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: a\r\n\tb\r\n\r\n{hidden}", Cut),
-    ("a trailer with a tab before the colon", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum\t: a\r\n\r\n{hidden}", Cut),
-    ("a trailer with an escape", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: \x1b\r\n\r\n{hidden}", Cut),
-    ("a trailer whose name has a space", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX Sum: a\r\n\r\n{hidden}", Cut),
-    ("a stale revision in announced trailers", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Trailer: Fence-Revision\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nFence-Revision: {stale}\r\nfence_revision: {stale}\r\nFENCE-OWNER: x\r\n\r\n", Clean("abc")),
-    ("a cookie and an authorization in trailers", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nCookie: a=b\r\nAuthorization: x\r\nUpgrade: h2c\r\nVia: x\r\nForwarded: for=x\r\n\r\n", Clean("abc")),
-
-    // Lines and control bytes.
-    ("lines that end with line feeds", "GET {path} HTTP/1.1\nHost: h\n{T}\n", BAD),
-    ("a line feed hides a field", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public: a\nFence-Lock: b\r\n\r\n", BAD),
-    ("a line feed hides a second revision", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public: a\nFence-Revision: {stale}\r\n\r\n", BAD),
-    ("a carriage return in a value", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public: a\rFence-Lock: b\r\n\r\n{hidden}", BAD),
-    ("a carriage return in a revision", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r1\r\n\r\n{hidden}", BAD),
-    ("a carriage return in front of a name", "GET {path} HTTP/1.1\r\nHost: h\r\n\rX: y\r\n{T}\r\n{hidden}", BAD),
-    ("a folded line", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public: a\r\n Fence-Lock: b\r\n\r\n{hidden}", BAD),
-    ("a folded revision", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision:\r\n {revision}\r\n\r\n{hidden}", BAD),
-    ("a fold with a tab", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public: a\r\n\tb\r\n\r\n{hidden}", BAD),
-    ("a fold in front of the first field", "GET {path} HTTP/1.1\r\n Host: h\r\n{T}\r\n{hidden}", BAD),
-    ("a space before a colon", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public : a\r\n\r\n{hidden}", BAD),
-    ("a space before a revision's colon", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision : {revision}\r\n\r\n{hidden}", BAD),
-    ("a tab before a revision's colon", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence-Revision\t: {stale}\r\n\r\n{hidden}", BAD),
-    ("a NUL in a value", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public: a\0b\r\n\r\n{hidden}", BAD),
-    ("a NUL in a revision", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\0\r\n\r\n{hidden}", BAD),
-    ("a NUL in an owner", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\0x\r\nFence-Revision: {revision}\r\n\r\n{hidden}", BAD),
-    ("a NUL in a name", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence-Revision\0: {stale}\r\n\r\n{hidden}", BAD),
-    ("a NUL in the target", "GET {path}\0 HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("an escape in a value", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public: \x1b[2J\r\n\r\n{hidden}", BAD),
-    ("a DEL in a value", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public: \x7f\r\n\r\n{hidden}", BAD),
-    ("a line without a colon", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X-Public\r\n\r\n{hidden}", BAD),
-    ("a line without a name", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}: a\r\n\r\n{hidden}", BAD),
-    ("two spaces in the request line", "GET  {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a tab in the request line", "GET\t{path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a space in the target", "GET {path} x HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("another version", "GET {path} HTTP/1.2\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("no version", "GET {path}\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-
-    ("lines that end with carriage returns", "GET {path} HTTP/1.1\rHost: h\r\r{hidden}", BAD),
-    ("lines that end with LF CR", "GET {path} HTTP/1.1\n\rHost: h\n\r\n\r{hidden}", BAD),
-    ("a line that ends with two carriage returns", "GET {path} HTTP/1.1\r\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a request line that ends with a line feed", "GET {path} HTTP/1.1\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a head that ends with a line feed", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}\n{hidden}", BAD),
-    ("a head that ends with two line feeds", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X: y\n\n{hidden}", BAD),
-    ("a head that ends with a carriage return", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}\r{hidden}", BAD),
-    ("a line feed in front", "\nGET {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a carriage return in front", "\rGET {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a space in front", " GET {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a tab in front", "\tGET {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a NUL in front", "\0GET {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a byte order mark in front", "\u{feff}GET {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a space behind the version", "GET {path} HTTP/1.1 \r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("two spaces before the version", "GET {path}  HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a tab before the version", "GET {path}\tHTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("no target", "GET HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("an empty target", "GET  HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a version in small letters", "GET {path} http/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a version with two digits", "GET {path} HTTP/1.10\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a version with a zero in front", "GET {path} HTTP/01.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a version with a comma", "GET {path} HTTP/1,1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("version 2.0", "GET {path} HTTP/2.0\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("version 0.9", "GET {path} HTTP/0.9\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("another protocol", "GET {path} ICAP/1.0\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("two request lines", "GET {path} HTTP/1.1\r\nGET /hidden HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a method with a slash", "GE/T {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a method with a colon", "GET: {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a method that is no ASCII", "GÉT {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a method of our own", "fence-it {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Clean("")),
-    ("a method in small letters", "get {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Clean("")),
-    ("a name with a space", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence Revision: {stale}\r\n\r\n{hidden}", BAD),
-    ("a name in quotes", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}\"Fence-Revision\": {stale}\r\n\r\n{hidden}", BAD),
-    ("a name with a slash", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence/Revision: {stale}\r\n\r\n{hidden}", BAD),
-    ("a name in brackets", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}(X): y\r\n\r\n{hidden}", BAD),
-    ("a name with an at sign", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}x@y: z\r\n\r\n{hidden}", BAD),
-    ("a name that is no ASCII", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence-Révision: {stale}\r\n\r\n{hidden}", BAD),
-    ("a name with a soft hyphen", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence\u{ad}Revision: {stale}\r\n\r\n{hidden}", BAD),
-    ("a value that is no ASCII", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X: é \u{85} \u{2028}\r\n\r\n", Clean("")),
-    ("an empty value, and tabs in values", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X:\r\nY: \t \r\nZ: a\tb\t\r\n\r\n", Clean("")),
-    ("colons in a value", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X: a: b: Fence-Revision: {stale}\r\n\r\n", Clean("")),
-
-    // The token.
-    ("no token", "GET {path} HTTP/1.1\r\nHost: h\r\n\r\n", Refused(428)),
-    ("a stale token", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {stale}\r\n\r\n", Refused(412)),
-    ("a folded revision beside the good one", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence_Revision: {stale}\r\n\r\n", Clean("")),
-    ("folded names in front of the good ones", "GET {path} HTTP/1.1\r\nHost: h\r\nfence_owner: x\r\nFENCE_REVISION: {stale}\r\n{T}\r\n", Clean("")),
-    ("a folded token alone", "GET {path} HTTP/1.1\r\nHost: h\r\nFence_Owner: {owner}\r\nFence_Revision: {revision}\r\n\r\n", Refused(428)),
-    ("names that only some servers fold", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence.Owner: x\r\nFence~Revision: {stale}\r\nFence!Owner: x\r\nfence|revision: {stale}\r\n\r\n", Clean("")),
-    ("other names like fencing", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence-Lock: x\r\nFence-Verdict: admit\r\nFence_Tenure: 1\r\n\r\n", Clean("")),
-    ("a prefix in front of the name", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X_Fence_Revision: {stale}\r\nX-Fence-Revision: {stale}\r\n\r\n", Clean("")),
-    ("two revisions", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence-Revision: {stale}\r\n\r\n", Refused(400)),
-    ("the same revision twice", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}FENCE-REVISION: {revision}\r\n\r\n", Refused(400)),
-    ("two owners", "GET {path} HTTP/1.1\r\nHost: h\r\nfence-owner: x\r\n{T}\r\n", Refused(400)),
-    ("a list of revisions", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}, {stale}\r\n\r\n", Refused(400)),
-    ("Connection names the owner", "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: Fence-Owner\r\n{T}\r\n", Refused(400)),
-    ("Connection names the revision among others", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: keep-alive\r\nConnection: x, FENCE-revision\r\n\r\n", Refused(400)),
-    ("Connection names the host", "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: Host\r\n{T}\r\n", Clean("")),
-    ("Connection names a folded revision", "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: fence_revision\r\nFence_Revision: {stale}\r\n{T}\r\n", Clean("")),
-    ("Proxy-Connection names the owner", "GET {path} HTTP/1.1\r\nHost: h\r\nProxy-Connection: Fence-Owner\r\n{T}\r\n", Clean("")),
-    ("forwarding that CGI folds", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}X_Forwarded_For: x\r\nX-Forwarded_Host: x\r\nx.forwarded.proto: x\r\n\r\n", Clean("")),
-
-    ("a revision with a plus", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: +{revision}\r\n\r\n", Refused(400)),
-    ("a revision with a zero in front", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: 0{revision}\r\n\r\n", Refused(400)),
-    ("a hexadecimal revision", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: 0x1\r\n\r\n", Refused(400)),
-    ("a revision with a fraction", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}.0\r\n\r\n", Refused(400)),
-    ("a revision with an exponent", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: 1e1\r\n\r\n", Refused(400)),
-    ("a revision in quotes", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: \"{revision}\"\r\n\r\n", Refused(400)),
-    ("a revision in other digits", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: ٣\r\n\r\n", Refused(400)),
-    ("a revision beyond 63 bits", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: 9223372036854775808\r\n\r\n", Refused(400)),
-    ("a negative revision", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: -1\r\n\r\n", Refused(400)),
-    ("a revision of zero", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: 0\r\n\r\n", Refused(400)),
-    ("an empty revision", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision:\r\n\r\n", Refused(400)),
-    ("a revision with a semicolon", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision};q=1\r\n\r\n", Refused(400)),
-    ("a revision with a space inside", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision} {stale}\r\n\r\n", Refused(400)),
-    ("spaces around a token", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner:\t {owner} \t\r\nFence-Revision:   {revision}\t\r\n\r\n", Clean("")),
-    ("an owner in capitals", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: SHARD-1\r\nFence-Revision: {revision}\r\n\r\n", Refused(412)),
-    ("an owner in quotes", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: \"{owner}\"\r\nFence-Revision: {revision}\r\n\r\n", Refused(412)),
-    ("a list of owners", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}, x\r\nFence-Revision: {revision}\r\n\r\n", Refused(412)),
-    ("the stale revision of the present owner", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {stale}\r\n\r\n", Refused(412)),
-    ("a revision that nobody has", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: 9223372036854775807\r\n\r\n", Refused(412)),
-    ("a token in the query", "GET {path}?Fence-Owner={owner}&Fence-Revision={revision} HTTP/1.1\r\nHost: h\r\n\r\n", Refused(428)),
-    ("a token in a cookie", "GET {path} HTTP/1.1\r\nHost: h\r\nCookie: Fence-Owner={owner}; Fence-Revision={revision}\r\n\r\n", Refused(428)),
-    ("only an owner", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\n\r\n", Refused(428)),
-    ("only a revision", "GET {path} HTTP/1.1\r\nHost: h\r\nFence-Revision: {revision}\r\n\r\n", Refused(428)),
-    ("a prefixed token alone", "GET {path} HTTP/1.1\r\nHost: h\r\nX-Fence-Owner: {owner}\r\nX_Fence_Revision: {revision}\r\n\r\n", Refused(428)),
-    ("Connection closes and names the revision", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: close, Fence-Revision\r\n\r\n", RefusedThenClosed(400)),
-    ("Connection names the owner between tabs", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection:\tx\t,\tFENCE-OWNER\t\r\n\r\n", Refused(400)),
-    ("Connection names forwarding", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: X-Forwarded-For, Via, Content-Length\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n", Clean("")),
-    ("Connection is no list", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: ,,\"fence-owner\",;\r\n\r\n", Clean("")),
-    ("every mark in a folded name", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Fence!Revision: {stale}\r\nFence#Revision: {stale}\r\nFence$Revision: {stale}\r\nFence%Revision: {stale}\r\nFence&Revision: {stale}\r\nFence'Revision: {stale}\r\nFence*Revision: {stale}\r\nFence+Revision: {stale}\r\nFence^Revision: {stale}\r\nFence`Revision: {stale}\r\n\r\n", Clean("")),
-    ("other fields that CGI folds into framing", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Content.Length: 9\r\nTransfer.Encoding: chunked\r\nHo_st: x\r\nConnection_: x\r\n\r\n", Clean("")),
-
-    // Targets and hosts.
-    ("no host", "GET {path} HTTP/1.1\r\n{T}\r\n", Refused(400)),
-    ("no host in HTTP/1.0", "GET {path} HTTP/1.0\r\n{T}\r\n", CleanThenClosed("")),
-    ("two hosts", "GET {path} HTTP/1.1\r\nHost: h\r\nHost: x\r\n{T}\r\n", Refused(400)),
-    ("the same host twice", "GET {path} HTTP/1.1\r\nHost: h\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("a host that is none", "GET {path} HTTP/1.1\r\nHost: a b\r\n{T}\r\n", Refused(400)),
-    ("a host with a path", "GET {path} HTTP/1.1\r\nHost: h/x\r\n{T}\r\n", Refused(400)),
-    ("a host with a user", "GET {path} HTTP/1.1\r\nHost: u@h\r\n{T}\r\n", Refused(400)),
-    ("a list of hosts", "GET {path} HTTP/1.1\r\nHost: h, x\r\n{T}\r\n", Refused(400)),
-    ("an absolute target", "GET http://h{path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Clean("")),
-    ("an absolute target in capitals", "GET http://H{path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Clean("")),
-    ("an absolute target of another host", "GET http://x{path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("an absolute target of another port", "GET http://h:81{path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("an absolute target with two hosts", "GET http://h{path} HTTP/1.1\r\nHost: h\r\nHost: x\r\n{T}\r\n", Refused(400)),
-    ("an absolute target with a user", "GET http://x@h{path} HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("an authority as target", "GET h:80 HTTP/1.1\r\nHost: h:80\r\n{T}\r\n", Refused(404)),
-
-    ("dot segments", "GET {path}/../x HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("one dot", "GET {path}/./x HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("encoded dot segments", "GET {path}/%2e%2E/x HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("dot segments encoded twice", "GET {path}/%252e%252e/x HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("dot segments between backslashes", "GET {path}\\..\\x HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("dot segments behind an encoded slash", "GET {path}%2f..%2fx HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("dot segments with a parameter", "GET {path}/..;x/y HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("an encoded NUL", "GET {path}%00 HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("a broken escape", "GET {path}%zz HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(400)),
-    ("a fragment", "GET {path}#x HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a fragment with a path", "GET {path}#/../hidden HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("a relative target", "GET case HTTP/1.1\r\nHost: case\r\n{T}\r\n", Refused(404)),
-    ("an asterisk", "OPTIONS * HTTP/1.1\r\nHost: h\r\n{T}\r\n", Refused(404)),
-    ("an absolute target without a host", "GET http://{path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("an absolute target with a fragment", "GET http://h{path}#x HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", BAD),
-    ("an absolute target without Host", "GET http://h{path} HTTP/1.1\r\n{T}\r\n", Refused(400)),
-    ("a host with a space before its colon", "GET {path} HTTP/1.1\r\nHost : h\r\n{T}\r\n{hidden}", BAD),
-    ("a folded host", "GET {path} HTTP/1.1\r\nHost:\r\n h\r\n{T}\r\n{hidden}", BAD),
-    ("a host with a NUL", "GET {path} HTTP/1.1\r\nHost: h\0\r\n{T}\r\n{hidden}", BAD),
-    ("two hosts in other letters", "GET {path} HTTP/1.1\r\nHost: h\r\nHOST: h\r\n{T}\r\n", Refused(400)),
-    ("a host that CGI folds", "GET {path} HTTP/1.1\r\nHost: h\r\nX_Forwarded_Host: x\r\n{T}\r\n", Clean("")),
-    ("a host with a query", "GET {path} HTTP/1.1\r\nHost: h?x\r\n{T}\r\n", Refused(400)),
-    ("a host with a fragment", "GET {path} HTTP/1.1\r\nHost: h#x\r\n{T}\r\n", Refused(400)),
-    ("a host with a backslash", "GET {path} HTTP/1.1\r\nHost: h\\x\r\n{T}\r\n", Refused(400)),
-    ("a host that is no ASCII", "GET {path} HTTP/1.1\r\nHost: hé\r\n{T}\r\n", Refused(400)),
-    ("a host with a comma", "GET {path} HTTP/1.1\r\nHost: h,x\r\n{T}\r\n", Refused(400)),
-    ("a host with brackets behind its port", "GET {path} HTTP/1.1\r\nHost: h:80[]\r\n{T}\r\n", Refused(400)),
-    ("a host with a port of letters", "GET {path} HTTP/1.1\r\nHost: h:x\r\n{T}\r\n", Refused(400)),
-    ("a host with a port", "GET {path} HTTP/1.1\r\nHost: h:8080\r\n{T}\r\n", Clean("")),
-    ("a host of version 6", "GET {path} HTTP/1.1\r\nHost: [::1]:80\r\n{T}\r\n", Clean("")),
-
-    // Tunnels.
-    ("CONNECT", "CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n{T}\r\n{hidden}", RefusedThenClosed(501)),
-    ("CONNECT with a length", "CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n{T}Content-Length: 0\r\n\r\n{hidden}", RefusedThenClosed(501)),
-    ("an upgrade to h2c", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", Clean("")),
-    ("an upgrade to h2c and websocket", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Upgrade\r\nUpgrade: h2c, websocket\r\n\r\n", Clean("")),
-    ("an upgrade to no listed protocol", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Upgrade\r\nUpgrade: TLS/1.2\r\n\r\n", Clean("")),
-    ("an upgrade that Connection does not name", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Upgrade: websocket\r\n\r\n", Clean("")),
-    ("the preface of HTTP/2 in the middle", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{hidden}", BAD),
-    ("CONNECT with chunks", "CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n{T}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", RefusedThenClosed(501)),
-    ("CONNECT in HTTP/1.0", "CONNECT h:80 HTTP/1.0\r\n{T}\r\n{hidden}", RefusedThenClosed(501)),
-    ("CONNECT with a path", "CONNECT {path} HTTP/1.1\r\nHost: h\r\n{T}\r\n{hidden}", RefusedThenClosed(501)),
-    ("CONNECT and what is no HTTP", "CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n{T}\r\n\x16\x03\x01\0", RefusedThenClosed(501)),
-    ("settings of an upgrade alone", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", Clean("")),
-    ("an upgrade to websocket", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", Clean("")),
-    ("an upgrade to websocket in HTTP/1.0", "GET {path} HTTP/1.0\r\nHost: h\r\n{T}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", CleanThenClosed("")),
-    ("an upgrade to websocket with a body", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 3\r\n\r\nabc", Clean("abc")),
-    ("an upgrade to websocket by POST", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n", Clean("")),
-    ("an upgrade to h2c with a body", "POST {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: 3\r\n\r\nabc", Clean("abc")),
-    ("an upgrade to h2c in other letters", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: UPGRADE\r\nUpgrade: H2C\r\n\r\n", Clean("")),
-    ("an upgrade in an odd list", "GET {path} HTTP/1.1\r\nHost: h\r\n{T}Connection: Upgrade\r\nUpgrade: ,,h2c,websocket/13;q=1\r\n\r\n", Clean("")),
-];
+pub(super) fn http2_cases() -> Vec<Http2Case> {
+    let field = |field: &Value| match field.as_str() {
+        Some("M") => (":method", "POST"),
+        Some("P") => (":path", "{path}"),
+        Some("S") => (":scheme", "http"),
+        Some("A") => (":authority", "h"),
+        Some("T") => ("{T}", ""),
+        _ => (text(&field[0]).unwrap(), text(&field[1]).unwrap()),
+    };
+    let fields = |fields: &Value| fields.as_array().unwrap().iter().map(field).collect::<Fields>();
+    let case = |line: Value| Http2Case {
+        name: text(&line[0]).unwrap(),
+        fields: fields(&line[1]),
+        body: text(&line[2]),
+        trailers: fields(&line[3]),
+        arrives: text(&line[4]),
+    };
+    lines(include_str!("http2_cases.jsonl")).map(case).collect()
+}

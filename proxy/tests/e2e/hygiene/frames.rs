@@ -2,18 +2,18 @@
 
 use fencepost_tests::{Connection, Endpoint};
 
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
-pub(super) const CONTINUATION: u8 = 9;
+const CONTINUATION: u8 = 9;
 
 const ACK: u8 = 0x1;
-pub(super) const END_STREAM: u8 = 0x1;
-pub(super) const END_HEADERS: u8 = 0x4;
-pub(super) const PADDED: u8 = 0x8;
+const END_STREAM: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
 
 /// What became of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,6 @@ pub(super) struct Http2Client {
     stream: u32,
     answered: Option<Outcome>,
     ended: bool,
-    /// The code with which it was reset.
-    pub(super) reset_code: Option<u32>,
 }
 
 /// What has been read: a frame of that kind, with these flags.
@@ -78,7 +76,7 @@ impl Http2Client {
         let mut connection = Connection::open(server).await.unwrap();
         connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         connection.send(frame(SETTINGS, 0, 0, &[])).await.unwrap();
-        Http2Client { connection, stream: 0, answered: None, ended: false, reset_code: None }
+        Http2Client { connection, stream: 0, answered: None, ended: false }
     }
 
     /// Opens a stream with these fields, a body unless it is `None`, and trailers unless there are none.
@@ -123,30 +121,9 @@ impl Http2Client {
         }
     }
 
-    /// Opens a stream with these fields and a piece of its body. Returns the stream once the server has read both.
-    pub(super) async fn begin(&mut self, fields: &[(String, String)], data: &str) -> u32 {
-        let stream = self.open_stream();
-        let head = frame(HEADERS, END_HEADERS, stream, &block(fields));
-        self.connection.send([head, frame(DATA, 0, stream, data.as_bytes())].concat()).await.unwrap();
-        assert!(self.ping().await);
-        stream
-    }
-
-    /// Sends the last frames of a stream, and follows this stream from here on.
-    pub(super) async fn finish(&mut self, stream: u32, frames: Vec<u8>) -> Outcome {
-        if self.stream != stream {
-            self.stream = stream;
-            (self.answered, self.ended, self.reset_code) = (None, false, None);
-        }
-        if self.connection.send(frames).await.is_err() {
-            return Outcome::Gone;
-        }
-        self.outcome().await
-    }
-
     fn open_stream(&mut self) -> u32 {
         self.stream = if self.stream == 0 { 1 } else { self.stream + 2 };
-        (self.answered, self.ended, self.reset_code) = (None, false, None);
+        (self.answered, self.ended) = (None, false);
         self.stream
     }
 
@@ -186,7 +163,7 @@ impl Http2Client {
                 let outcome = if payload[0] == 0x88 { Outcome::Ok } else { Outcome::Refused };
                 self.answered = self.answered.or(Some(outcome));
             }
-            RST_STREAM if of_stream => self.reset_code = payload.try_into().map(u32::from_be_bytes).ok(),
+
             SETTINGS if flags & ACK == 0 => self.connection.send(frame(SETTINGS, ACK, 0, &[])).await.ok()?,
             GOAWAY => return None,
             _ => {}
@@ -224,13 +201,13 @@ impl Frame {
     }
 }
 
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// Fields as literals that enter no table and are not Huffman-coded.
-pub(super) fn block(fields: &[(String, String)]) -> Vec<u8> {
+fn block(fields: &[(String, String)]) -> Vec<u8> {
     let text = |text: &str| {
         assert!(text.len() < 127, "a length of one byte");
         [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()

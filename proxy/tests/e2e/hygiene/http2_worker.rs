@@ -8,17 +8,16 @@ use fencepost_tests::Connection;
 use http::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::cases::{CASES, Fate};
+use super::cases::{Http2Case, cases, http2_cases};
 use super::frames::{Http2Client, Outcome};
 use super::http2::{filled, honest};
-use super::http2_cases::{HTTP2_CASES, Http2Case, Http2Fate};
 use super::recorder::Message;
 use super::{Scene, audit_messages};
 use crate::fencepost::Route;
 
 /// A worker of HTTP/2 that keeps every request it gets.
 #[derive(Clone, Default)]
-pub(super) struct Http2Recorder(Arc<Mutex<Kept>>);
+struct Http2Recorder(Arc<Mutex<Kept>>);
 
 #[derive(Default)]
 struct Kept {
@@ -39,11 +38,6 @@ impl Http2Recorder {
             }
         });
         (recorder, address)
-    }
-
-    /// The requests that came whole.
-    pub(super) fn whole(&self) -> Vec<Message> {
-        self.0.lock().unwrap().whole.clone()
     }
 
     async fn serve(self, stream: TcpStream) {
@@ -86,9 +80,9 @@ async fn read(request: Request<h2::RecvStream>) -> Result<Message, h2::Error> {
     Ok(Message { target, fields, body: String::from_utf8_lossy(&bytes).into_owned(), trailers })
 }
 
-pub(super) async fn open(limit: &str) -> (Scene, Http2Recorder) {
+async fn open(limit: &str) -> (Scene, Http2Recorder) {
     let (recorder, address) = Http2Recorder::start().await;
-    let route = Route::new("k", "/", r#"key = "/k""#);
+    let route = Route::k();
     (Scene::before(Some(format!("h2c://{address}")), route, limit).await, recorder)
 }
 
@@ -108,21 +102,18 @@ async fn finish(
 }
 
 #[tokio::test]
-async fn no_request_that_could_be_read_in_two_ways_reaches_a_worker_of_http_2_as_anything_but_one_clean_message() {
+async fn ambiguous_requests_reach_an_http2_worker_clean_or_not() {
     for limit in ["", "buffer_body_max = 0"] {
         let (scene, recorder) = open(limit).await;
         let mut wrong = Vec::new();
-        for (index, (name, template, fate)) in CASES.iter().enumerate() {
+        let cases = cases();
+        for (index, (name, template, fate)) in cases.iter().enumerate() {
             let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
             client.send(scene.honest(&format!("/before/{index}"))).await.unwrap();
             assert_eq!(client.final_response().await.unwrap().status, 200);
             let request = scene.filled(template, &format!("/case/{index}"));
             client.send([request, scene.honest(&format!("/after/{index}"))].concat()).await.unwrap();
-            let expected = match *fate {
-                Fate::Clean(_) | Fate::CleanThenClosed(_) => 200,
-                Fate::Refused(status) | Fate::RefusedThenClosed(status) => status,
-                Fate::Cut => 400,
-            };
+            let expected = fate.status();
             match client.final_response().await {
                 Ok(answer) if answer.status == expected => {}
                 other => wrong.push(format!("{name}: {other:?} instead of {expected}")),
@@ -131,41 +122,30 @@ async fn no_request_that_could_be_read_in_two_ways_reaches_a_worker_of_http_2_as
             other.send(scene.honest(&format!("/other/{index}"))).await.unwrap();
             assert_eq!(other.final_response().await.unwrap().status, 200);
         }
-        let bodies: Vec<Option<&str>> = CASES
-            .iter()
-            .map(|(_, _, fate)| match *fate {
-                Fate::Clean(body) | Fate::CleanThenClosed(body) => Some(body),
-                Fate::Refused(_) | Fate::RefusedThenClosed(_) | Fate::Cut => None,
-            })
-            .collect();
-        let names: Vec<&str> = CASES.iter().map(|(name, ..)| *name).collect();
+        let bodies: Vec<Option<&str>> = cases.iter().map(|(_, _, fate)| fate.body()).collect();
+        let names: Vec<&str> = cases.iter().map(|(name, ..)| *name).collect();
         finish(scene, recorder, &names, &bodies, &mut wrong).await;
     }
 }
 
 #[tokio::test]
-async fn nor_does_any_of_http_2() {
+async fn ambiguous_http2_requests_reach_an_http2_worker_clean_or_not() {
     for limit in ["", "buffer_body_max = 0"] {
         let (scene, recorder) = open(limit).await;
         let mut wrong = Vec::new();
-        for (index, Http2Case { name, fields, body, trailers, fate, .. }) in HTTP2_CASES.iter().enumerate() {
+        let cases = http2_cases();
+        for (index, Http2Case { name, fields, body, trailers, arrives }) in cases.iter().enumerate() {
             let filled = |fields: &[(&str, &str)]| filled(&scene, fields, &format!("/case/{index}"));
             let mut client = Http2Client::open(scene.fence.listener.clone()).await;
             let outcome = client.ask(&filled(fields), *body, &filled(trailers)).await;
             let mut other = Http2Client::open(scene.fence.listener.clone()).await;
             let other = other.ask(&honest(&scene, &format!("/other/{index}")), Some("honest"), &[]).await;
-            if (outcome == Outcome::Ok) != matches!(fate, Http2Fate::Clean(_)) || other != Outcome::Ok {
+            if (outcome == Outcome::Ok) != arrives.is_some() || other != Outcome::Ok {
                 wrong.push(format!("{name}: {outcome:?}, then {other:?}"));
             }
         }
-        let bodies: Vec<Option<&str>> = HTTP2_CASES
-            .iter()
-            .map(|case| match case.fate {
-                Http2Fate::Clean(body) => Some(body),
-                Http2Fate::Refused => None,
-            })
-            .collect();
-        let names: Vec<&str> = HTTP2_CASES.iter().map(|case| case.name).collect();
+        let bodies: Vec<Option<&str>> = cases.iter().map(|case| case.arrives).collect();
+        let names: Vec<&str> = cases.iter().map(|case| case.name).collect();
         finish(scene, recorder, &names, &bodies, &mut wrong).await;
     }
 }

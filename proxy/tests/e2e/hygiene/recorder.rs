@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use fencepost_tests::eventually;
+use fencepost_tests::{eventually, until};
 
 /// Answers each message that is whole and clean with 200, and keeps its connections open.
 pub(super) struct Recorder {
@@ -64,8 +64,7 @@ impl Recorder {
     /// Waits until those bytes have come over some connection.
     pub(super) async fn gets(&self, bytes: &str) {
         let have = |one: &Recorded| one.bytes.windows(bytes.len()).any(|some| some == bytes.as_bytes());
-        eventually("bytes at the worker", async || self.connections.lock().unwrap().iter().any(have).then_some(()))
-            .await;
+        until("bytes at the worker", async || self.connections.lock().unwrap().iter().any(have)).await;
     }
 
     /// What came over each connection, once all have ended.
@@ -153,7 +152,6 @@ fn chunks(rest: &mut &[u8]) -> Read_<Vec<u8>> {
     }
 }
 
-/// Fields up to the empty line.
 fn fields(rest: &mut &[u8]) -> Read_<Vec<(String, String)>> {
     let mut fields = Vec::new();
     loop {

@@ -34,7 +34,6 @@ pub(super) struct Peer {
 /// A connection of such a client.
 pub(super) struct PeerLine {
     sender: Sender,
-    /// How the handshake went.
     pub(super) handshake: HandshakeKind,
 }
 
@@ -90,7 +89,6 @@ impl Peer {
         stream.read_u8().await.is_err()
     }
 
-    /// Connects.
     pub(super) async fn connect(&self, listener: &Endpoint) -> io::Result<PeerLine> {
         let stream = self.stream(listener).await?;
         let handshake = stream.get_ref().1.handshake_kind().expect("the handshake is over");

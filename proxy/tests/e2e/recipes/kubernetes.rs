@@ -61,7 +61,7 @@ async fn whoever_asks_by_the_pods_address_is_answered(documents: &[Value], fence
 }
 
 #[tokio::test]
-async fn the_manifest_says_how_to_get_its_image_and_leaves_the_workers_as_it_is() {
+async fn the_manifest_leaves_the_workers_image_as_it_is() {
     let documents = documents().await;
     let (pod, [sidecar, _]) = pod_of_the_worker(&documents);
     let of_the_pod = &pod["securityContext"];
@@ -82,7 +82,6 @@ async fn the_manifest_says_how_to_get_its_image_and_leaves_the_workers_as_it_is(
     }
 }
 
-/// By its name it was not found, since it was in `initContainers`: before Kubernetes 1.32 the service led nowhere.
 #[tokio::test]
 async fn the_service_leads_to_fencepost_by_the_number_of_its_port() {
     let documents = documents().await;
@@ -92,9 +91,8 @@ async fn the_service_leads_to_fencepost_by_the_number_of_its_port() {
     assert!(configuration(&documents).contains(&format!("address = \"0.0.0.0:{target}\"")));
 }
 
-/// The kubelet ended the worker first, and what was under way with it; fencepost then drained before nobody.
 #[tokio::test]
-async fn the_worker_works_for_as_long_as_fencepost_drains_and_is_then_given_time_to_end() {
+async fn the_worker_outlives_the_drain_of_fencepost() {
     let documents = documents().await;
     let (pod, [fencepost, worker]) = pod_of_the_worker(&documents);
     assert!(fencepost["lifecycle"].is_null(), "it begins to drain at once: {}", fencepost["lifecycle"]);
@@ -105,7 +103,6 @@ async fn the_worker_works_for_as_long_as_fencepost_drains_and_is_then_given_time
     assert!(grace >= sleep + 10, "the worker gets SIGKILL {grace} s after the pod's end has begun");
 }
 
-/// Its alert looks for the job `fencepost`, which by annotations or by a `PodMonitor` has another name.
 #[tokio::test]
 async fn the_page_has_prometheus_find_fencepost_under_its_jobs_name() {
     let (documents, page, scratch) = (documents().await, section("Kubernetes"), Scratch::new());
@@ -133,7 +130,7 @@ async fn the_page_has_prometheus_find_fencepost_under_its_jobs_name() {
 }
 
 #[tokio::test]
-async fn the_manifests_sidecar_refuses_a_late_write_of_its_master_under_hold() {
+async fn the_manifests_sidecar_refuses_a_late_write() {
     let documents = documents().await;
     let (etcd, worker, scratch) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
 

@@ -40,12 +40,10 @@ impl Master {
         Master { process, jobs: Some(kept), _scratch: scratch }
     }
 
-    /// Gives it one more job.
     pub(super) fn give(&mut self, job: &str) {
         self.jobs.as_mut().unwrap().write_all(format!("{job}\n").as_bytes()).unwrap();
     }
 
-    /// It will get no more jobs.
     pub(super) fn no_more(&mut self) {
         self.jobs = None;
     }
@@ -83,7 +81,6 @@ impl Master {
         self.process.resume();
     }
 
-    /// Sends it SIGTERM.
     pub(super) fn terminate(&self) {
         self.process.terminate();
     }

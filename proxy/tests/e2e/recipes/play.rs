@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fencepost_tests::{Endpoint, Etcd, EtcdVersion, Relay, Worker, eventually};
+use fencepost_tests::{Endpoint, Etcd, EtcdVersion, Relay, Worker, eventually, until};
 
 use super::master::Master;
 use crate::fencepost::{Config, Fencepost, Route};
@@ -63,12 +63,10 @@ impl Recipe {
         self
     }
 
-    /// What it says of the lock.
     pub(super) fn lock(&self) -> &str {
         &self.lock
     }
 
-    /// The lock's key, or its beginning.
     fn key(&self) -> &str {
         self.lock.split('"').nth(1).unwrap()
     }
@@ -77,7 +75,7 @@ impl Recipe {
     pub(super) async fn play(&self, command: impl Fn(&str) -> Command) {
         let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
         let route = Route::new("worker", "/", &self.lock);
-        let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[route]);
+        let config = Config::of(&etcd, &worker, &[route]);
         let fence = Fencepost::serve(&config).await;
         self.play_at(Place { etcd, worker, fence }, |etcd, _| command(etcd)).await;
     }
@@ -101,7 +99,7 @@ impl Recipe {
         network.freeze().await;
         let before = network.accepted();
         first.give("late");
-        eventually("the late write is under way", async || (network.accepted() > before).then_some(())).await;
+        until("the late write is under way", async || network.accepted() > before).await;
         first.pause().await;
         etcd.etcdctl(&["lease", "revoke", &self.lease_of_holder(&etcd).await]).await;
         second.until_done("two").await;

@@ -54,7 +54,7 @@ async fn off_loopback_the_admin_listener_does_not_start_unprotected() {
 }
 
 #[tokio::test]
-async fn a_process_that_ends_answers_what_is_under_way_and_says_goodbye() {
+async fn a_process_that_ends_answers_what_is_under_way() {
     let mut scene = Scene::with_limits(|files| tls(files, ""), "drain_delay = \"0s\"").await;
     let latch = Latch::new();
     scene.worker.on("/", Behaviour::Hold(latch.clone(), Answer::ok("held")));

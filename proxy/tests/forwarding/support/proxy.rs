@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost::downstream::{
+use fencepost::server::{
     ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, ThreadService, serve,
 };
 use fencepost::upstream::{

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use fencepost::downstream::ListenAddress;
+use fencepost::server::ListenAddress;
 use fencepost::{Surroundings, bind, run};
 use fencepost_config::Config;
 use fencepost_locks::MemoryStore;

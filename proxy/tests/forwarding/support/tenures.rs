@@ -101,7 +101,7 @@ struct Tenure {
 }
 
 impl TenureWatch for Tenure {
-    fn standing(&self) -> TenureState {
+    fn state(&self) -> TenureState {
         let state = self.of.0.state.lock().unwrap();
         if state.fails && self.task.get().is_some_and(|task| task != tokio::task::id()) {
             drop(state);

@@ -1,0 +1,84 @@
+//! How the store has been of late, by the answers and failures of its reads. Decides nothing about requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::store::{KeyRange, RangeRead, StoreError};
+
+/// How many ranges that may not be read are logged, and how many are remembered: what is not would keep others from being read and watched.
+const DENIED_MAX: (usize, usize) = (16, 1024);
+
+/// How old the last answer is, at least, where failing reads make a source one that is down.
+const DOWN_AFTER_MIN: Duration = Duration::from_secs(1);
+
+/// How the store has been of late.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Health {
+    /// When the newest quorum read was sent that was answered.
+    pub(crate) answered: Option<Instant>,
+    /// When the newest freshness read was sent that was answered.
+    pub(crate) fresh: Option<Instant>,
+    /// The last failure, and whether it was the last thing that happened.
+    pub(crate) last_error: Option<Arc<StoreError>>,
+    pub(crate) last_failed: bool,
+    /// Whether the store has failed since it last answered. That some keys may not be read is not counted.
+    pub(crate) failing: bool,
+    /// The same for being refused, which is something else than not to be answered.
+    pub(crate) refused: bool,
+    /// Keys of which it has been logged that we may not read them, as long as we may not.
+    pub(crate) denied: Vec<KeyRange>,
+    /// That the store went back has been logged.
+    pub(crate) regression_told: bool,
+}
+
+impl Health {
+    /// Whether the store answers, as far as can be told by then; everything is read once a period.
+    pub(crate) fn is_up(&self, now: Instant, period: Duration) -> bool {
+        let Some(answered) = self.answered else { return false };
+        let age = now.saturating_duration_since(answered);
+        // A single read that is lost is no outage: the next one is due a period later. Five of them are all of `max_age`.
+        let is_missed = self.last_failed && age >= (period * 2).max(DOWN_AFTER_MIN);
+        !is_missed && age <= period * 5
+    }
+
+    /// Whether a scope of that range may not be read. It may have been asked for by one key of it, which it is asked for by again once there is
+    /// a window.
+    pub(crate) fn denies_scope(&self, range: &KeyRange) -> bool {
+        self.denied.contains(range) || self.denied.contains(&KeyRange::Key(range.first_key().into()))
+    }
+
+    /// Takes note of a failure. Whether it is the first of its kind in a row.
+    pub(crate) fn failed(&mut self, error: &Arc<StoreError>) -> bool {
+        self.last_error = Some(Arc::clone(error));
+        self.last_failed = true;
+        match &**error {
+            // Others that we may read are answered meanwhile: that ends no row.
+            StoreError::Denied { range, .. } => {
+                let known = self.denied.len();
+                let is_new = known < DENIED_MAX.1 && !self.denied.contains(range);
+                self.denied.extend(is_new.then(|| range.clone()));
+                is_new && known < DENIED_MAX.0
+            }
+            StoreError::Refused(_)
+            | StoreError::NoLogin(_)
+            | StoreError::AnotherCluster { .. }
+            | StoreError::ManyClusters { .. } => {
+                self.failing = true;
+                !std::mem::replace(&mut self.refused, true)
+            }
+            StoreError::Unavailable(_) | StoreError::Compacted => !std::mem::replace(&mut self.failing, true),
+        }
+    }
+
+    /// Takes note of an answer to a read that was sent then. Whether it ends a row of failures.
+    pub(crate) fn answered(&mut self, sent: Instant, ranges: &[RangeRead]) -> bool {
+        self.answered = self.answered.max(Some(sent));
+        self.last_failed = false;
+        self.refused = false;
+        let denied = self.denied.len();
+        self.denied.retain(|range| ranges.iter().all(|read| read.range != *range));
+        std::mem::take(&mut self.failing) || self.denied.len() < denied
+    }
+}

@@ -1,0 +1,190 @@
+//! A request before the gate of its lock: by which rules it waits there, and what operators see of that.
+//! How it waits is [`fencepost_fence::enter`].
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fencepost_config::OnHandoffTimeout;
+use fencepost_fence::claim::{Claim, Confirmed};
+use fencepost_fence::enter::{AtGate, WaitEnd, WaitingRoom};
+use fencepost_locks::Timing;
+use fencepost_policy::{Rejection, Revision};
+use tokio::time::Instant;
+
+use crate::metrics::OneMore;
+use crate::observe::text::shown_owner;
+use crate::observe::timeline::WaitStep;
+use crate::observe::{Event, Wait};
+use crate::recording::{Answer, Subject};
+use crate::request_context::RequestContext;
+
+/// A request, or a call of the fence, before the gate of its lock.
+pub struct Arrived<'c> {
+    context: &'c Rc<RequestContext>,
+    claim: &'c Claim,
+    /// Whether it is a call of the fence, which has nothing in flight.
+    is_call: bool,
+}
+
+impl<'c> Arrived<'c> {
+    /// A request.
+    pub fn request(context: &'c Rc<RequestContext>, claim: &'c Claim) -> Arrived<'c> {
+        Arrived { context, claim, is_call: false }
+    }
+
+    /// A call of the fence.
+    pub fn call(context: &'c Rc<RequestContext>, claim: &'c Claim) -> Arrived<'c> {
+        Arrived { context, claim, is_call: true }
+    }
+
+    /// Refuses the request for that reason.
+    pub fn refuse(&self, reason: Rejection) -> Answer {
+        let retry_after = if reason == Rejection::HandoffTimeout {
+            let now = Instant::now();
+            let barred =
+                self.context.barred_until(now).map_or(0, |until| (until - now).as_millis().div_ceil(1_000) as u64);
+            self.claim.retry_after().max(barred)
+        } else {
+            1
+        };
+        self.context.refuse_for(reason, Subject::of(self.claim), retry_after)
+    }
+}
+
+impl AtGate for Arrived<'_> {
+    type HeldUp = HeldUp;
+
+    fn claim(&self) -> &Claim {
+        self.claim
+    }
+
+    fn timing(&self) -> Timing {
+        self.context.timing()
+    }
+
+    fn handoff_timeout(&self) -> Duration {
+        self.context.route().handoff_timeout
+    }
+
+    fn confirm_timeout(&self) -> Duration {
+        self.context.share.generation.config.limits.confirm_timeout
+    }
+
+    fn waiting_room(&self) -> &Arc<WaitingRoom> {
+        &self.context.share.generation.process.waiting_room
+    }
+
+    fn hold_up(&self) -> HeldUp {
+        let Arrived { context, claim, is_call } = self;
+        tracing::debug!(lock = %claim.lock.key(), client = %context.client, "waits for requests of an earlier tenure");
+        HeldUp {
+            waits: Some(Waits { since: Instant::now(), context: Rc::clone(context) }),
+            _counted: (!is_call).then(|| OneMore::new(context.metrics().waiting.clone())),
+            noted: NotedWait::begin(context, claim),
+        }
+    }
+
+    fn wait_ended(&self, held_up: &mut HeldUp, how: WaitEnd) {
+        if let Some(Waits { since, context }) = held_up.waits.take().as_ref().filter(|_| how == WaitEnd::Entered) {
+            let waited = since.elapsed();
+            tracing::debug!(lock = %self.claim.lock.key(), client = %context.client, ?waited, "let in after a wait");
+        }
+        if let Some(noted) = &mut held_up.noted {
+            noted.end = match how {
+                WaitEnd::Entered => WaitStep::Entered,
+                WaitEnd::TimedOut => WaitStep::TimedOut,
+            };
+        }
+    }
+
+    fn confirmed(&self, confirmed: Confirmed) {
+        self.context.metrics().confirmed(confirmed).inc();
+    }
+
+    async fn record(&self, tenure: Revision) -> Result<(), Rejection> {
+        // Without a memory no gate asks for this.
+        let Some(memory) = &self.context.share.generation.process.memory else { return Err(Rejection::Unverifiable) };
+        let record = memory.record(&self.claim.lock, tenure, self.context.active_route().orphan_timeout_max);
+        self.context.share.generation.process.unless_over(record).await?
+    }
+
+    fn opened(&self) -> impl Future<Output = ()> {
+        // What does not bar now never will again.
+        let is_barred = self.context.barred_until(Instant::now()).is_some();
+        async move { if is_barred { self.context.opened().await } else { std::future::pending().await } }
+    }
+
+    async fn interrupted(&self) -> Rejection {
+        self.context.share.generation.process.over().await;
+        Rejection::Draining
+    }
+
+    fn goes_past_barrier(&self) -> bool {
+        let goes = self.context.route().on_handoff_timeout == OnHandoffTimeout::DangerousProceed;
+        if goes {
+            self.context.metrics().dangerous_proceed.inc();
+            self.context.let_past(Rejection::HandoffTimeout, Subject::of(self.claim));
+        }
+        goes
+    }
+}
+
+/// What counts and shows a request that the barrier holds up.
+pub struct HeldUp {
+    /// `None` once the wait has ended.
+    waits: Option<Waits>,
+    _counted: Option<OneMore>,
+    noted: Option<NotedWait>,
+}
+
+/// Counts how long a request waits, whatever comes of that: its client may leave, or its tenure end.
+struct Waits {
+    since: Instant,
+    context: Rc<RequestContext>,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.context.metrics().handoff_waited(self.since.elapsed());
+    }
+}
+
+/// A wait that operators can look at: its begin is noted at once, its end when this is dropped.
+struct NotedWait {
+    context: Rc<RequestContext>,
+    claim: Claim,
+    end: WaitStep,
+}
+
+impl NotedWait {
+    /// `None` if nobody looks, or there is no room for another note: then its end is not noted either.
+    fn begin(context: &Rc<RequestContext>, claim: &Claim) -> Option<NotedWait> {
+        let observations = context.share.generation.process.observations.as_ref()?;
+        let gate = claim.lock.describe(Instant::now()).gate;
+        let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
+        let began = WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
+        let is_noted = observations.note(context.share.thread, || wait(claim, began));
+        is_noted.then(|| NotedWait { context: Rc::clone(context), claim: claim.clone(), end: WaitStep::GivenUp })
+    }
+}
+
+impl Drop for NotedWait {
+    fn drop(&mut self) {
+        let share = &self.context.share;
+        let observations = share.generation.process.observations.iter();
+        observations.for_each(|observations| observations.note_end(share.thread, wait(&self.claim, self.end)));
+    }
+}
+
+fn wait(Claim { token, lock }: &Claim, step: WaitStep) -> Event {
+    Event::Wait(Box::new(Wait {
+        at: SystemTime::now(),
+        source: lock.source().into(),
+        lock: lock.key().clone(),
+        layout: lock.layout(),
+        owner: shown_owner(token.owner.as_bytes()),
+        revision: token.revision,
+        step,
+    }))
+}

@@ -1,0 +1,128 @@
+//! What the requests of one client connection share: who the client is, and what the connection is doing.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+use fencepost_tls::PeerNames;
+use http::HeaderValue;
+use http1_strict::Progress;
+
+use super::activity::{Activity, UnderWay};
+use super::answer::Tunnel;
+use super::client::{ClientAddress, Protocol, TlsClient};
+use super::limits::{Closing, Limits};
+use super::sending::{Sending, SentOnConnection};
+use crate::wire::{Background, Socket};
+
+/// A client's connection. One per connection, shared by its requests.
+pub struct Connection {
+    address: ClientAddress,
+    protocol: Protocol,
+    forwarded_for: Option<HeaderValue>,
+    /// Boxed: most connections of most listeners have none.
+    tls: Option<Box<TlsClient>>,
+    pub(super) limits: Rc<Limits>,
+    pub(super) socket: Socket,
+    pub(super) background: Background,
+    pub(super) activity: Rc<Activity>,
+    /// Requests so far.
+    pub(super) requests: Cell<u64>,
+    /// The last request whose body was held back and not asked for: the connection ends with its response. 0: none.
+    pub(super) unasked: Cell<u64>,
+    /// On HTTP/1: how far its requests were read.
+    pub(super) progress: Progress,
+    /// On HTTP/1: what takes the connection over once the response that switches protocols is out.
+    pub(super) tunnel: Cell<Option<Tunnel>>,
+    /// On HTTP/2: the request that has just begun, until its stream takes this.
+    pub(super) newest: Cell<Option<Rc<Sending>>>,
+    /// On HTTP/2: what h2 has sent, and has left to send.
+    pub(super) sent: SentOnConnection,
+    /// On HTTP/2: the limit on frames that the client has exceeded.
+    pub(super) exceeded: Cell<Option<Closing>>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        client: (ClientAddress, Protocol, Option<Box<TlsClient>>),
+        socket: Socket,
+        limits: Rc<Limits>,
+        background: Background,
+        activity: Rc<Activity>,
+    ) -> Rc<Connection> {
+        let (address, protocol, tls) = client;
+        Rc::new(Connection {
+            address,
+            protocol,
+            forwarded_for: forwarded_for(address),
+            tls,
+            limits,
+            socket,
+            background,
+            activity,
+            requests: Cell::new(0),
+            unasked: Cell::new(0),
+            progress: Progress::default(),
+            tunnel: Cell::new(None),
+            newest: Cell::new(None),
+            sent: SentOnConnection::default(),
+            exceeded: Cell::new(None),
+        })
+    }
+
+    /// Where the connection comes from.
+    pub fn address(&self) -> ClientAddress {
+        self.address
+    }
+
+    /// The protocol that the client uses.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Whether it is by TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The names in the client's certificate, which the handshake has verified. `None` in the clear, and where the client
+    /// has shown none.
+    pub fn peer(&self) -> Option<&Rc<PeerNames>> {
+        self.tls.as_ref()?.names.as_ref()
+    }
+
+    /// The client's address as `X-Forwarded-For` has it, written once per connection. Unix sockets have none.
+    pub fn forwarded_for(&self) -> Option<&HeaderValue> {
+        self.forwarded_for.as_ref()
+    }
+
+    /// Counts a request as under way for as long as the guard lives, even when the connection has ended: until then the
+    /// connection keeps its slot, and on HTTP/2 the request its place among the streams.
+    pub fn under_way(&self) -> UnderWay {
+        self.activity.under_way()
+    }
+
+    /// Whether it has had as many requests as it may have.
+    pub(super) fn is_spent(&self) -> bool {
+        self.limits.requests_per_connection_max.is_some_and(|max| self.requests.get() >= max)
+    }
+}
+
+fn forwarded_for(address: ClientAddress) -> Option<HeaderValue> {
+    let ClientAddress::Tcp(address) = address else { return None };
+    let mut text = String::with_capacity(40);
+    write!(text, "{}", address.ip().to_canonical()).expect("a string takes what is written");
+    Some(HeaderValue::try_from(text).expect("an IP address is visible ASCII"))
+}
+
+#[cfg(test)]
+impl Connection {
+    /// An HTTP/2 connection that has just been accepted.
+    pub(super) async fn for_tests(limits: Limits, socket: Socket) -> Rc<Connection> {
+        let limiter = super::connection_limiter::ConnectionLimiter::new(&limits);
+        let slot = limiter.slot(limiter.admit(ClientAddress::Unix).unwrap()).await;
+        let activity = Activity::new(slot, std::task::Waker::noop().clone());
+        let client = (ClientAddress::Unix, Protocol::Http2, None);
+        Connection::new(client, socket, Rc::new(limits), Background::default(), activity)
+    }
+}

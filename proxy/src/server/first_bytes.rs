@@ -1,0 +1,77 @@
+//! The beginning of a connection: the TLS handshake, if there is one, and the first bytes, which tell the protocol.
+
+use std::io;
+
+use bytes::Bytes;
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, timeout};
+
+use super::accept::AcceptedStream;
+use super::client::{ClientAddress, Protocol, TlsClient};
+use super::handshake::handshake;
+use super::limits::{Closing, Limits};
+use super::listener::ListenerTls;
+use crate::wire::{Socket, Transport};
+
+/// How every HTTP/2 connection begins, and no HTTP/1 request does: there is no method of that name.
+const PREFACE: &[u8] = b"PRI ";
+
+/// A connection whose first bytes are there, to be read again.
+pub(super) struct Begun {
+    pub(super) socket: Socket,
+    pub(super) client: (ClientAddress, Protocol, Option<Box<TlsClient>>),
+    /// When it was ready for the first bytes.
+    pub(super) since: Instant,
+}
+
+/// Waits for the first bytes of a connection.
+///
+/// # Errors
+/// If they don't come, or no handshake comes about; with the limit that was passed, if it is one of those that are counted.
+pub(super) async fn first_bytes(
+    stream: AcceptedStream,
+    tls: Option<ListenerTls>,
+    limits: &Limits,
+) -> Result<Begun, Option<Closing>> {
+    let (transport, address) = register(stream).map_err(|_| None)?;
+    let (socket, tls, negotiated) = match tls {
+        None => (Socket::downstream(transport), None, None),
+        Some(tls) => {
+            let done = handshake(transport, address, &tls, limits).await.ok_or(None)?;
+            (done.socket, Some(done.client), done.protocol)
+        }
+    };
+    let since = Instant::now();
+    let sniffed = timeout(limits.header_timeout, protocol(&socket)).await.map_err(|_| Some(Closing::Header))?;
+    let protocol = negotiated.unwrap_or(sniffed.ok_or(None)?);
+    Ok(Begun { socket, client: (address, protocol, tls), since })
+}
+
+fn register(stream: AcceptedStream) -> io::Result<(Transport, ClientAddress)> {
+    Ok(match stream {
+        AcceptedStream::Tcp(stream, peer) => {
+            (tokio::net::TcpStream::from_std(stream)?.into(), ClientAddress::Tcp(peer))
+        }
+        AcceptedStream::Unix(stream) => (tokio::net::UnixStream::from_std(stream)?.into(), ClientAddress::Unix),
+    })
+}
+
+/// Reads the first bytes, tells the protocol by them, and gives them back to the socket. `None` if the client closed.
+///
+/// hyper-util's own detection costs 8 KiB for each connection as long as it lives.
+async fn protocol(socket: &Socket) -> Option<Protocol> {
+    let mut reader = socket.clone();
+    let mut buffer = [0; 1024];
+    let mut filled = 0;
+    loop {
+        let count = reader.read(&mut buffer[filled..]).await.ok().filter(|count| *count > 0)?;
+        filled += count;
+        let compared = filled.min(PREFACE.len());
+        let is_preface = buffer[..compared] == PREFACE[..compared];
+        if is_preface && compared < PREFACE.len() {
+            continue;
+        }
+        socket.unread(Bytes::copy_from_slice(&buffer[..filled]));
+        return Some(if is_preface { Protocol::Http2 } else { Protocol::Http1 });
+    }
+}

@@ -1,0 +1,204 @@
+//! The TLS handshake of a client's connection.
+
+use std::io;
+use std::rc::Rc;
+
+use fencepost_tls::{PeerNames, ServerTls};
+use rustls::ServerConnection;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::client::{ClientAddress, Protocol, TlsClient};
+use super::limits::Limits;
+use super::lingering_close;
+use super::listener::ListenerTls;
+use crate::wire::{Socket, Transport};
+
+/// Protocols inside of TLS, the preferred first. A client that offers others only is refused in the handshake.
+pub const ALPN: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
+
+/// The response to HTTP in the clear on a TLS listener.
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Connection: close\r\n\
+    Content-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 52\r\n\r\n\
+    This port speaks HTTPS, and the request was plain.\r\n";
+
+/// Why a handshake failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HandshakeFailure {
+    /// It took longer than `handshake_timeout`.
+    Timeout,
+    /// The client left, or the connection was lost.
+    Closed,
+    /// The client spoke HTTP in the clear.
+    PlainHttp,
+    /// The client showed no certificate where one is required, or one that is not trusted.
+    Certificate,
+    /// The client broke off, for example because it does not trust our certificate.
+    Refused,
+    /// The two sides have no version or cipher in common, or the client broke a rule.
+    Protocol,
+}
+
+impl HandshakeFailure {
+    /// Every one.
+    pub const ALL: [HandshakeFailure; 6] = [
+        HandshakeFailure::Timeout,
+        HandshakeFailure::Closed,
+        HandshakeFailure::PlainHttp,
+        HandshakeFailure::Certificate,
+        HandshakeFailure::Refused,
+        HandshakeFailure::Protocol,
+    ];
+
+    /// As a metric's label has it.
+    pub fn code(self) -> &'static str {
+        match self {
+            HandshakeFailure::Timeout => "timeout",
+            HandshakeFailure::Closed => "closed",
+            HandshakeFailure::PlainHttp => "plain-http",
+            HandshakeFailure::Certificate => "certificate",
+            HandshakeFailure::Refused => "refused",
+            HandshakeFailure::Protocol => "protocol",
+        }
+    }
+
+    /// In words, where no error has any.
+    fn words(self) -> &'static str {
+        match self {
+            HandshakeFailure::Timeout => "it took longer than handshake_timeout",
+            HandshakeFailure::Closed => "the client left",
+            HandshakeFailure::PlainHttp => "the client spoke HTTP in the clear",
+            HandshakeFailure::Certificate => "the client has shown no certificate that is believed",
+            HandshakeFailure::Refused => "the client broke off",
+            HandshakeFailure::Protocol => "the two sides have nothing in common",
+        }
+    }
+
+    fn of(error: &io::Error) -> HandshakeFailure {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+        cause.map_or(HandshakeFailure::Closed, HandshakeFailure::of_tls)
+    }
+
+    fn of_tls(error: &rustls::Error) -> HandshakeFailure {
+        use rustls::Error;
+        // The last: the authority has not signed its revocation list, for example.
+        let of_certificate = matches!(
+            error,
+            Error::NoCertificatesPresented | Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_)
+        );
+        if of_certificate {
+            HandshakeFailure::Certificate
+        } else if matches!(error, Error::AlertReceived(_)) {
+            HandshakeFailure::Refused
+        } else {
+            HandshakeFailure::Protocol
+        }
+    }
+}
+
+/// A failed handshake, for the log and the metrics.
+pub struct LostHandshake {
+    /// The client's address.
+    pub client: ClientAddress,
+    /// Why.
+    pub why: HandshakeFailure,
+    /// What went wrong, if that was an error.
+    error: Option<io::Error>,
+}
+
+impl LostHandshake {
+    /// What went wrong, in words.
+    pub fn words(&self) -> String {
+        self.error.as_ref().map_or_else(|| self.why.words().to_owned(), ToString::to_string)
+    }
+
+    /// Whether its client has closed without sending anything, as health checks do.
+    pub fn is_wordless(&self) -> bool {
+        self.why == HandshakeFailure::Closed && self.error.is_none()
+    }
+}
+
+/// A connection whose handshake is done.
+pub(super) struct Established {
+    pub(super) socket: Socket,
+    pub(super) client: Box<TlsClient>,
+    /// What was agreed on; `None` if the client asked for nothing.
+    pub(super) protocol: Option<Protocol>,
+}
+
+/// A failed handshake.
+struct Failed {
+    why: HandshakeFailure,
+    /// What went wrong, for the log.
+    error: Option<io::Error>,
+    /// The connection, if it is still open, and the last word to the client.
+    still_open: Option<(Transport, &'static [u8])>,
+}
+
+/// Completes the handshake with a client. `None` if it fails, once the client could read the alert.
+pub(super) async fn handshake(
+    transport: Transport,
+    address: ClientAddress,
+    tls: &ListenerTls,
+    limits: &Limits,
+) -> Option<Established> {
+    let accepted = timeout(limits.handshake_timeout, accept(transport, &tls.server)).await;
+    let Failed { why, error, still_open } = match accepted {
+        Ok(Ok(established)) => return Some(established),
+        Ok(Err(failed)) => failed,
+        Err(_) => Failed { why: HandshakeFailure::Timeout, error: None, still_open: None },
+    };
+    (tls.on_failure)(&LostHandshake { client: address, why, error });
+    if let Some((transport, last_word)) = still_open {
+        lingering_close::linger(Socket::downstream(transport), last_word, limits).await;
+    }
+    None
+}
+
+async fn accept(transport: Transport, tls: &ServerTls) -> Result<Established, Failed> {
+    match transport.first_byte().await {
+        // As methods do, and HTTP/2's preface. A record of TLS begins with a small number.
+        Ok(Some(byte)) if byte.is_ascii_uppercase() => {
+            let still_open = Some((transport, PLAIN_HTTP));
+            return Err(Failed { why: HandshakeFailure::PlainHttp, error: None, still_open });
+        }
+        Ok(Some(_)) => {}
+        // With a reset, some.
+        Ok(None) | Err(_) => return Err(Failed { why: HandshakeFailure::Closed, error: None, still_open: None }),
+    }
+    let accepting = TlsAcceptor::from(tls.config()).accept(transport).into_fallible();
+    let stream = accepting.await.map_err(|(error, transport)| {
+        // The alert has been written: the client is to hear it.
+        Failed { why: HandshakeFailure::of(&error), error: Some(error), still_open: Some((transport, &[])) }
+    })?;
+    established(stream)
+}
+
+fn established(stream: TlsStream<Transport>) -> Result<Established, Failed> {
+    let session = stream.get_ref().1;
+    let failed = |error: rustls::Error| Failed {
+        why: HandshakeFailure::of_tls(&error),
+        error: Some(io::Error::other(error)),
+        still_open: None,
+    };
+    let names = peer_names(session).map_err(failed)?;
+    let protocol = match session.alpn_protocol() {
+        Some(b"h2") => Some(Protocol::Http2),
+        Some(_) => Some(Protocol::Http1),
+        None => None,
+    };
+    Ok(Established {
+        socket: Socket::downstream_tls(stream),
+        client: Box::new(TlsClient { names: names.map(Rc::new) }),
+        protocol,
+    })
+}
+
+fn peer_names(session: &ServerConnection) -> Result<Option<PeerNames>, rustls::Error> {
+    let certificate = session.peer_certificates().and_then(<[_]>::first);
+    let unreadable = |_| rustls::CertificateError::BadEncoding.into();
+    certificate.map(PeerNames::of).transpose().map_err(unreadable)
+}

@@ -1,0 +1,98 @@
+//! What the connections of one worker thread share, and the runtime they run on.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::Poll;
+
+use http1_strict::GrammarError;
+use tokio::runtime::{LocalOptions, LocalRuntime};
+
+use super::client::ClientAddress;
+use super::limits::Limits;
+use crate::wire::Background;
+
+/// How far the server is on its way to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// Accepting nothing yet.
+    Ready,
+    /// Serving.
+    Serving,
+    /// Serving, but every response asks the client to go elsewhere with its next request.
+    Leaving,
+    /// Accepting nothing, finishing what is under way.
+    Closing,
+    /// Dropping what is left.
+    Cut,
+}
+
+/// Why the head of a request over HTTP/1 was not read. hyper has answered the client and ended the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadHead {
+    /// It is longer than a head may be, or has more fields: 431.
+    #[error("a head that is too long, or has too many fields")]
+    TooLarge,
+    /// The grammar does not have a byte of it: 400.
+    #[error(transparent)]
+    Unclear(GrammarError),
+    /// The grammar has it, and hyper does not, as with some targets: 400.
+    #[error("a target or a field that cannot be read")]
+    Unknown,
+}
+
+/// Called for each request over HTTP/1 whose head was not read.
+pub(super) type OnUnreadHead = Box<dyn Fn(ClientAddress, UnreadHead)>;
+
+/// What the connections of one worker thread share.
+pub(super) struct Thread {
+    pub(super) limits: Rc<Limits>,
+    pub(super) background: Background,
+    pub(super) on_unread_head: OnUnreadHead,
+    stage: Cell<Stage>,
+}
+
+impl Thread {
+    pub(super) fn new(limits: Limits, background: Background, on_unread_head: OnUnreadHead) -> Rc<Thread> {
+        Rc::new(Thread { limits: Rc::new(limits), background, on_unread_head, stage: Cell::new(Stage::Serving) })
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    /// Moves to that stage. The caller wakes the connections.
+    pub(super) fn move_to(&self, stage: Stage) {
+        self.stage.set(stage);
+    }
+
+    /// Waits for a stage, in the task of a connection.
+    pub(super) async fn reaches(&self, stage: Stage) {
+        poll_fn(|_| if self.stage() >= stage { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
+
+/// A runtime of one thread alone: what runs there need not be `Send`, and is woken without a lock.
+///
+/// It ends with its tasks, and leaves blocking calls to themselves: the lookup of a worker's name may take half a minute.
+pub(super) struct ThreadRuntime(Option<LocalRuntime>);
+
+impl ThreadRuntime {
+    /// A new one, for the thread that calls.
+    pub(super) fn new() -> io::Result<ThreadRuntime> {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build_local(LocalOptions::default()).map(|runtime| ThreadRuntime(Some(runtime)))
+    }
+
+    /// Does this work, and ends then.
+    pub(super) fn run(self, work: impl Future<Output = ()>) {
+        self.0.as_ref().expect("it is there until it ends").block_on(work);
+    }
+}
+
+impl Drop for ThreadRuntime {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(LocalRuntime::shutdown_background);
+    }
+}

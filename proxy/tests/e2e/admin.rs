@@ -44,7 +44,7 @@ async fn probes_metrics_and_locks_tell_the_state() {
         let mut lock = scene.fence.admin_json("/locks/%2Fk").await;
         let as_it_is = scene.fence.admin_json("/locks//k").await;
         assert!(lock["age_seconds"].as_f64().unwrap() < 5.0, "{lock}");
-        for time in ["age_seconds", "reach"] {
+        for time in ["age_seconds", "as_of"] {
             lock[time] = as_it_is[time].clone();
         }
         assert_eq!(lock, as_it_is, "a key may be written as it is");

@@ -300,7 +300,7 @@ async fn unusable_files_are_wrong_for_check_and_serve() {
         ("access_log.path", log("/nope/access.log"), "/nope/access.log: /nope: No such file"),
         ("access_log.path", log(&file.place("")), "is a directory"),
         ("access_log.path", log(&file.place("socket")), "socket is a socket"),
-        ("state_dir", "state_dir = \"/proc/x\"".to_owned(), "/proc/x: nothing can be made in /proc"),
+        ("state_dir", format!("state_dir = {:?}", file.place("mine.pem/x")), "mine.pem is no directory"),
         (key, tls("/nope/k.pem"), "/nope/k.pem: cannot be read: No such file or directory (os error 2)"),
         (key, tls(&file.place("other.key")), "its private key does not belong to"),
         (key, tls(&file.place("mine.pem")), "has no private key in it"),

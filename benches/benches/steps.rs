@@ -7,7 +7,8 @@ use fencepost_benches::Case;
 
 fn steps(criterion: &mut Criterion) {
     for case in Case::ALL {
-        // What a case makes ready once is in the time too: some microseconds, of thousands of calls.
+        // What a case makes ready once is in the time too: some microseconds, of thousands of
+        // calls.
         criterion.bench_function(case.name(), |bencher| {
             bencher.iter_custom(|times| {
                 let begun = Instant::now();

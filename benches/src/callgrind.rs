@@ -1,9 +1,10 @@
 //! What callgrind has counted.
 
-/// The instructions of one object file, by a file of callgrind's that was written without compression.
+/// The instructions of one object file, by a file of callgrind's that was written without
+/// compression.
 ///
-/// Only what the object did itself counts: a C library chooses its `memcpy` by the machine, so that its instructions are not the
-/// same everywhere.
+/// Only what the object did itself counts: a C library chooses its `memcpy` by the machine, so that
+/// its instructions are not the same everywhere.
 pub fn instructions_of(object: &str, file: &str) -> u64 {
     let (mut is_ours, mut is_call, mut sum) = (false, false, 0);
     for line in file.lines() {

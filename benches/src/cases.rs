@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use fencepost_config::Config;
 use fencepost_policy::{
-    FenceToken, Gate, Holding, Known, Layout, Moment, News, Owner, Revision, Snapshot, Tenure, judge,
+    FenceToken, Gate, Holding, Known, Layout, Moment, News, Owner, Revision, Snapshot, Tenure,
+    judge,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -30,8 +31,14 @@ pub enum Case {
 
 impl Case {
     /// All there are.
-    pub const ALL: [Case; 6] =
-        [Case::JudgeHolder, Case::JudgeStale, Case::GatePass, Case::GatePassAmongOthers, Case::Token, Case::Route];
+    pub const ALL: [Case; 6] = [
+        Case::JudgeHolder,
+        Case::JudgeStale,
+        Case::GatePass,
+        Case::GatePassAmongOthers,
+        Case::Token,
+        Case::Route,
+    ];
 
     /// Its name in `instructions.toml`.
     pub fn name(self) -> &'static str {
@@ -76,14 +83,20 @@ fn token(number: u64) -> FenceToken<HeaderValue> {
 }
 
 fn snapshot() -> Snapshot {
-    let tenure = Tenure { owner: Owner::new(OWNER.as_bytes()), first: revision(HOLDS), last: revision(HOLDS) };
+    let tenure = Tenure {
+        owner: Owner::new(OWNER.as_bytes()),
+        first: revision(HOLDS),
+        last: revision(HOLDS),
+    };
     let as_of = revision(HOLDS + 1000);
     Snapshot { layout: Layout::Key, as_of, holding: Holding::Held(tenure), waiters: Arc::from([]) }
 }
 
 fn judge_it(times: u64, presented: u64, expected: &str) {
-    let (snapshot, other) =
-        (snapshot(), FenceToken { owner: HeaderValue::from_static("worker-0000"), ..token(presented) });
+    let (snapshot, other) = (
+        snapshot(),
+        FenceToken { owner: HeaderValue::from_static("worker-0000"), ..token(presented) },
+    );
     let token = if presented == HOLDS { token(presented) } else { other };
     let known = Known::new(Some(&snapshot), News::Fresh);
     assert_eq!(format!("{:?}", judge(&token, known)), expected);

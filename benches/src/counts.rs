@@ -32,13 +32,16 @@ impl Counts {
         let cases = file.get("instructions").and_then(|cases| cases.as_table());
         let mut counts = BTreeMap::new();
         for (name, count) in cases.context("it has no table `instructions`")? {
-            let Some(count) = count.as_float() else { bail!("the count of {name} is no number with a point") };
+            let Some(count) = count.as_float() else {
+                bail!("the count of {name} is no number with a point")
+            };
             counts.insert(name.clone(), count);
         }
         Ok(Counts(counts))
     }
 
-    /// The file of these counts, of a step or a request, that a command compares with what there is.
+    /// The file of these counts, of a step or a request, that a command compares with what there
+    /// is.
     pub fn file(&self, what: &str, command: &str, compiler: &str) -> String {
         let mut text = format!(
             "# Instructions of each {what}, without those of the C library: `{command}` fails if one takes {TOLERANCE_PERCENT} % more,\n\
@@ -68,14 +71,17 @@ impl Counts {
 /// Whether what was agreed on is of machines like this one; says so if it is not.
 pub fn of_this_machine() -> bool {
     if !cfg!(target_arch = "x86_64") {
-        println!("The counts that were agreed on are of x86-64: nothing to compare with on this machine.");
+        println!(
+            "The counts that were agreed on are of x86-64: nothing to compare with on this machine."
+        );
     }
     cfg!(target_arch = "x86_64")
 }
 
 /// The compiler of this machine, which is the one that has built this.
 pub fn compiler() -> anyhow::Result<String> {
-    let printed = Command::new("rustc").arg("--version").output().context("rustc cannot be started")?;
+    let printed =
+        Command::new("rustc").arg("--version").output().context("rustc cannot be started")?;
     Ok(String::from_utf8_lossy(&printed.stdout).trim().to_owned())
 }
 
@@ -95,7 +101,10 @@ pub fn held_against(agreed: &Counts, now: &Counts, command: &str) -> anyhow::Res
         println!("{name:<24} {before:>10.1} {now:>10.1} {:>8.4}{word}", now / before);
     }
     if worse + better > 0 {
-        println!("\nIf that is meant: {command} --update. Another compiler than {} changes counts too.", compiler()?);
+        println!(
+            "\nIf that is meant: {command} --update. Another compiler than {} changes counts too.",
+            compiler()?
+        );
     }
     Ok(if worse > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -135,9 +144,17 @@ mod tests {
         let page = include_str!("../../docs/performance.md");
         let section = page.split("| step | instructions |").nth(1).expect("the page has the table");
         let rows = section.lines().skip(2).take_while(|line| line.starts_with('|'));
-        let figures = rows.filter_map(|row| row.split('|').nth(2)?.trim().replace(',', "").parse::<f64>().ok());
+        let figures = rows
+            .filter_map(|row| row.split('|').nth(2)?.trim().replace(',', "").parse::<f64>().ok());
         let names = crate::Case::ALL.map(crate::Case::name);
-        let on_page = ["judge-holder", "judge-stale", "gate-pass", "gate-pass-among-others", "token", "route"];
+        let on_page = [
+            "judge-holder",
+            "judge-stale",
+            "gate-pass",
+            "gate-pass-among-others",
+            "token",
+            "route",
+        ];
         assert_eq!(names, on_page, "rows are in this order");
         assert_eq!(figures.collect::<Vec<_>>(), on_page.map(|name| agreed.0[name].round()));
     }
@@ -146,9 +163,11 @@ mod tests {
     fn the_page_on_performance_has_the_counts_of_whole_requests() {
         let agreed = Counts::parse(include_str!("../requests.toml")).unwrap();
         let page = include_str!("../../docs/performance.md");
-        let section = page.split("| request | instructions |").nth(1).expect("the page has the table");
+        let section =
+            page.split("| request | instructions |").nth(1).expect("the page has the table");
         let rows = section.lines().skip(2).take_while(|line| line.starts_with('|'));
-        let figures = rows.filter_map(|row| row.split('|').nth(2)?.trim().replace(',', "").parse::<f64>().ok());
+        let figures = rows
+            .filter_map(|row| row.split('|').nth(2)?.trim().replace(',', "").parse::<f64>().ok());
         let on_page = ["get", "post1k", "stale", "stale-post1k"];
         assert_eq!(agreed.0.keys().collect::<Vec<_>>(), on_page);
         assert_eq!(figures.collect::<Vec<_>>(), on_page.map(|name| agreed.0[name].round()));

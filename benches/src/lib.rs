@@ -1,8 +1,10 @@
-//! What the steps of each request take: judging, the gate, taking the token off the headers, finding the route.
+//! What the steps of each request take: judging, the gate, taking the token off the headers,
+//! finding the route.
 //!
-//! `bin/instructions` counts instructions with callgrind and compares with `instructions.toml`; `cargo bench --package
-//! fencepost-benches` measures time. This depends on no crate that does I/O, so that a machine without anything built has the counts
-//! within a minute. Whole requests are counted by a benchmark of the proxy (`proxy/benches/request_cost.rs`).
+//! `bin/instructions` counts instructions with callgrind and compares with `instructions.toml`;
+//! `cargo bench --package fencepost-benches` measures time. This depends on no crate that does I/O,
+//! so that a machine without anything built has the counts within a minute. Whole requests are
+//! counted by a benchmark of the proxy (`proxy/benches/request_cost.rs`).
 
 mod callgrind;
 mod cases;

@@ -6,7 +6,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, ensure};
 use fencepost_benches::{Case, Counts, compiler, held_against, instructions_of, of_this_machine};
 
-/// How often a step is taken in the shorter of two runs; the difference is free of what comes before the first.
+/// How often a step is taken in the shorter of two runs; the difference is free of what comes
+/// before the first.
 const TIMES: u64 = 1_000;
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -34,7 +35,8 @@ fn compare() -> anyhow::Result<ExitCode> {
     if !of_this_machine() {
         return Ok(ExitCode::SUCCESS);
     }
-    let agreed = Counts::parse(&std::fs::read_to_string(file())?).context("instructions.toml cannot be read")?;
+    let agreed = Counts::parse(&std::fs::read_to_string(file())?)
+        .context("instructions.toml cannot be read")?;
     held_against(&agreed, &count()?, "bin/instructions")
 }
 
@@ -63,7 +65,9 @@ fn instructions(case: Case, times: u64) -> anyhow::Result<u64> {
     valgrind.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
     valgrind.arg(format!("--callgrind-out-file={}", out.display()));
     valgrind.arg(&program).args(["run", case.name(), &times.to_string()]);
-    let status = valgrind.status().context("valgrind cannot be started: bin/install-tools test installs it")?;
+    let status = valgrind
+        .status()
+        .context("valgrind cannot be started: bin/install-tools test installs it")?;
     ensure!(status.success(), "valgrind ended with {status}");
     let object = program.to_str().context("the path of this program is not text")?;
     Ok(instructions_of(object, &std::fs::read_to_string(out)?))

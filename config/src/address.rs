@@ -18,7 +18,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// Reads `127.0.0.1:8080`, `[::1]:8080`, `unix:/path` or `systemd:NAME`. Host names are refused: what they mean may change.
+    /// Reads `127.0.0.1:8080`, `[::1]:8080`, `unix:/path` or `systemd:NAME`. Host names are
+    /// refused: what they mean may change.
     pub(crate) fn parse(text: &str) -> Result<Address, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix_path(path).map(Address::Unix);
@@ -30,7 +31,8 @@ impl Address {
         text.parse().map(Address::Tcp).map_err(|_| must_be(forms, text))
     }
 
-    /// Whether two sockets on these addresses would meet. Two ports that the system chooses never do.
+    /// Whether two sockets on these addresses would meet. Two ports that the system chooses never
+    /// do.
     pub(crate) fn collides(&self, other: &Address) -> bool {
         let (Address::Tcp(one), Address::Tcp(other)) = (self, other) else { return self == other };
         let is_one_port = one.port() == other.port() && one.port() != 0;
@@ -38,15 +40,16 @@ impl Address {
     }
 }
 
-/// Whether a socket on each of two addresses would take connections to the same one: `0.0.0.0` takes those to any of version 4, `[::]`
-/// those to any, and `[::ffff:a.b.c.d]` is `a.b.c.d`.
+/// Whether a socket on each of two addresses would take connections to the same one: `0.0.0.0`
+/// takes those to any of version 4, `[::]` those to any, and `[::ffff:a.b.c.d]` is `a.b.c.d`.
 fn shares_hosts(one: IpAddr, other: IpAddr) -> bool {
     let takes = |any: IpAddr, one: IpAddr| any.is_unspecified() && (any.is_ipv6() || one.is_ipv4());
     let (one, other) = (one.to_canonical(), other.to_canonical());
     one == other || takes(one, other) || takes(other, one)
 }
 
-/// Whether both are addresses of a link, of two different ones: each link may have the same (RFC 4007).
+/// Whether both are addresses of a link, of two different ones: each link may have the same (RFC
+/// 4007).
 fn are_on_two_links(one: &SocketAddr, other: &SocketAddr) -> bool {
     let link = |address: &SocketAddr| match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),
@@ -65,10 +68,10 @@ impl fmt::Display for Address {
     }
 }
 
-const SOCKET_NAME: &str =
-    r#""systemd:" and the FileDescriptorName= of a socket unit, 1 to 255 of A-Z, a-z, 0-9, _, -, . and @"#;
+const SOCKET_NAME: &str = r#""systemd:" and the FileDescriptorName= of a socket unit, 1 to 255 of A-Z, a-z, 0-9, _, -, . and @"#;
 
-/// Reads the name of a socket: as systemd has it (sd_listen_fds(3)), but without what has to be quoted.
+/// Reads the name of a socket: as systemd has it (sd_listen_fds(3)), but without what has to be
+/// quoted.
 fn socket_name(name: &str) -> Result<String, String> {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@".contains(&byte);
     let is_name = (1..=255).contains(&name.len()) && name.bytes().all(is_part);
@@ -85,9 +88,11 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Reads what follows `http://`. A slash alone at its end says no more than none (RFC 3986, section 6.2.3).
+    /// Reads what follows `http://`. A slash alone at its end says no more than none (RFC 3986,
+    /// section 6.2.3).
     pub(crate) fn parse(text: &str) -> Result<HostPort, String> {
-        // Nobody would be logged in. What ends an authority may stand in a password, so that this is looked at first.
+        // Nobody would be logged in. What ends an authority may stand in a password, so that this
+        // is looked at first.
         if text.contains('@') {
             let what = "must name a host and a port alone, without who logs in";
             return Err(format!("{what}, not {:?}", without_login(text)));
@@ -110,7 +115,8 @@ impl HostPort {
         Ok(HostPort { host, port })
     }
 
-    /// Reads `http://host:port` or `https://host:port`, the address of a member of the lock store, and whether it is the latter.
+    /// Reads `http://host:port` or `https://host:port`, the address of a member of the lock store,
+    /// and whether it is the latter.
     pub(crate) fn parse_endpoint(text: &str) -> Result<(bool, HostPort), String> {
         let (is_secure, rest) = match text.split_once("://") {
             Some(("http", rest)) => (false, rest),
@@ -131,12 +137,14 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// An address as it may be shown: what is in front of an `@` is a name and a password, often enough.
+/// An address as it may be shown: what is in front of an `@` is a name and a password, often
+/// enough.
 pub(crate) fn without_login(text: &str) -> String {
     text.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, host)| format!("…@{host}"))
 }
 
-/// A host name, an IPv4 address or an IPv6 address in brackets, in lower case; an address in the one form that RFC 5952 has for it.
+/// A host name, an IPv4 address or an IPv6 address in brackets, in lower case; an address in the
+/// one form that RFC 5952 has for it.
 pub(crate) fn host_name(text: &str) -> Option<String> {
     if let Some(rest) = text.strip_prefix('[') {
         let address: Ipv6Addr = rest.strip_suffix(']')?.parse().ok()?;
@@ -176,8 +184,15 @@ mod tests {
             https://me:s3#cret@h:1 | http://me:s3//cret@h:1 | me:s3//cret@h:1 | \
             https://me:s3/@h:1/";
         for text in listed.split(" | ") {
-            for problem in [parse_url(text).unwrap_err(), HostPort::parse_endpoint(text).unwrap_err()] {
-                assert!(!problem.contains("s3") && !problem.contains("cret") && problem.contains("…@h:1"), "{problem}");
+            for problem in
+                [parse_url(text).unwrap_err(), HostPort::parse_endpoint(text).unwrap_err()]
+            {
+                assert!(
+                    !problem.contains("s3")
+                        && !problem.contains("cret")
+                        && problem.contains("…@h:1"),
+                    "{problem}"
+                );
             }
         }
     }
@@ -185,7 +200,10 @@ mod tests {
     #[test]
     fn an_address_to_listen_on_is_a_socket_address_or_a_unix_path() {
         for text in ["127.0.0.1:8080", "0.0.0.0:0", "[::1]:80", "unix:/run/fencepost/http.sock"] {
-            assert_eq!(Address::parse(text).map(|address| address.to_string()), Ok(text.to_owned()));
+            assert_eq!(
+                Address::parse(text).map(|address| address.to_string()),
+                Ok(text.to_owned())
+            );
         }
         let texts = "\
             8080 | :8080 | localhost:80 | 127.0.0.1 | ::1:80 | unix: | unix:run | unix:/ | \

@@ -29,7 +29,8 @@ impl<'p> Captures<'p> {
     }
 }
 
-/// One captured segment. It is shown, and compared, as it reads decoded: `[A-Za-z0-9._~-]+`, not `.` or `..`.
+/// One captured segment. It is shown, and compared, as it reads decoded: `[A-Za-z0-9._~-]+`, not
+/// `.` or `..`.
 #[derive(Debug, Clone, Copy)]
 pub struct Capture<'p> {
     written: &'p str,

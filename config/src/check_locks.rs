@@ -9,7 +9,8 @@ use crate::route::WrittenRoute;
 use crate::source::Source;
 use crate::trie::Trie;
 
-/// A lock has one store and one reading, no two are named alike, and none lies below another's contenders.
+/// A lock has one store and one reading, no two are named alike, and none lies below another's
+/// contenders.
 pub(crate) fn check_locks(routes: &[WrittenRoute<'_>], sources: &[Source]) {
     let (mut known, mut locks) = (Trie::default(), HashSet::new());
     for (number, later) in routes.iter().enumerate() {
@@ -103,14 +104,23 @@ mod tests {
     ) -> Option<WrittenRoute<'t>> {
         let table = Table::empty(notes, &format!("r{number}"));
         let key = LockTemplate::parse(key, &PathTemplate::parse("/").unwrap(), true).ok()?;
-        let lock = Some(Lock { source: *source, key, from_header: true, record: record(record_name) });
-        Some(WrittenRoute { name: format!("r{number}"), name_place: table.place_of("name"), table, lock, route: None })
+        let lock =
+            Some(Lock { source: *source, key, from_header: true, record: record(record_name) });
+        Some(WrittenRoute {
+            name: format!("r{number}"),
+            name_place: table.place_of("name"),
+            table,
+            lock,
+            route: None,
+        })
     }
 
-    const KEY: &str = "(a|b|a b|a%20b|ab|[{]x[}]|a[{]x[}]|[{]x[}]b)(/(a|b|a b|a%20b|[{]x[}]|[{]y[}]b)){0,2}";
+    const KEY: &str =
+        "(a|b|a b|a%20b|ab|[{]x[}]|a[{]x[}]|[{]x[}]b)(/(a|b|a b|a%20b|[{]x[}]|[{]y[}]b)){0,2}";
 
     proptest! {
-        /// As by holding each lock against all before it, which takes a reload of 8,000 routes seconds.
+        /// As by holding each lock against all before it, which takes a reload of 8,000 routes
+        /// seconds.
         #[test]
         fn first_route_that_a_lock_conflicts_with_is_named(
             written in vec((KEY, select(vec![0, 0, 0, 1]), select(vec!["x", "x", "y", "election", "mutex"])), 1..16),

@@ -68,12 +68,13 @@ fn warn_of_unused_sources(routes: &[WrittenRoute<'_>], places: &[Place]) {
     }
 }
 
-/// Paths of the admin listener that only tell, and that probes and Prometheus ask for, who may have no other way to it.
+/// Paths of the admin listener that only tell, and that probes and Prometheus ask for, who may have
+/// no other way to it.
 const TELLING_PATHS: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
-/// A route that asks for an identity gets certificates to look at, whatever listener a request comes in by. No worker is
-/// this proxy, where requests would go round and round. Routes to the admin listener are worth a warning: it may be on
-/// loopback so that strangers don't get to it.
+/// A route that asks for an identity gets certificates to look at, whatever listener a request
+/// comes in by. No worker is this proxy, where requests would go round and round. Routes to the
+/// admin listener are worth a warning: it may be on loopback so that strangers don't get to it.
 fn check_listeners((route, written): Right<'_>, listeners: &[Listener], admin: Option<&Admin>) {
     let (upstream, table) = (&route.upstream, &written.table);
     let is_asked = route.identity.is_some() && route.mode.lock().is_some();
@@ -102,7 +103,8 @@ fn warn_of_wildcards(routes: &[Right<'_>]) {
         let mut segments = route.path.as_str().split('/');
         if let Some(segment) = segments.find(|part| part.ends_with('*') || is_parameter(part)) {
             let below = "whatever is below its path a route takes anyway";
-            let text = format!("stands for itself alone: {{name}} takes any one segment, and {below}");
+            let text =
+                format!("stands for itself alone: {{name}} takes any one segment, and {below}");
             written.table.warning("path", format_args!("{segment:?} {text}"));
         }
     }
@@ -120,8 +122,8 @@ fn warn_of_hidden_routes(routes: &[Right<'_>], index: &CoverIndex<'_>) {
     }
 }
 
-/// Warns of guarded routes like `/shards/{shard}/` where `/shards/2` goes to a later route past the lock, since many
-/// workers make no difference between the two.
+/// Warns of guarded routes like `/shards/{shard}/` where `/shards/2` goes to a later route past the
+/// lock, since many workers make no difference between the two.
 fn warn_of_lost_slashes(routes: &[Right<'_>], index: &CoverIndex<'_>) {
     for (number, (guarded, written)) in routes.iter().enumerate() {
         let bare = guarded.path.without_last_slash();
@@ -156,7 +158,8 @@ fn warn_of_missing_identities(routes: &[Right<'_>]) {
     }
 }
 
-/// Warns of routes that are off before a worker which another route guards: it may take what it gets for judged.
+/// Warns of routes that are off before a worker which another route guards: it may take what it
+/// gets for judged.
 fn warn_of_unjudged_ways(routes: &[Right<'_>], index: &CoverIndex<'_>) {
     let mut guarding: HashMap<&UpstreamAddress, &WrittenRoute<'_>> = HashMap::new();
     for (route, written) in routes {

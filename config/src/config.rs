@@ -49,13 +49,14 @@ impl Config {
     /// Reads the text of a configuration file. The name of the file is for messages only.
     ///
     /// # Errors
-    /// Everything that is wrong with the file, each with its line and key. If it is not TOML, only where it is not.
+    /// Everything that is wrong with the file, each with its line and key. If it is not TOML, only
+    /// where it is not.
     pub fn from_toml(file_name: &str, text: &str) -> Result<Config, Problems> {
         Config::read(text, Notes::for_file(file_name, text))
     }
 
-    /// The configuration for one worker behind one lock, from the flags of the command line: one route named
-    /// `default` that takes and enforces every path.
+    /// The configuration for one worker behind one lock, from the flags of the command line: one
+    /// route named `default` that takes and enforces every path.
     ///
     /// # Errors
     /// Everything that is wrong with the flags, each with the flag's name.
@@ -113,7 +114,8 @@ impl Config {
         }
     }
 
-    /// Whether a process does the same by either. Warnings and places make no difference, nor does the order of the listeners.
+    /// Whether a process does the same by either. Warnings and places make no difference, nor does
+    /// the order of the listeners.
     pub(crate) fn does_the_same_as(&self, other: &Config) -> bool {
         let comparable = |config: &Config| {
             let mut listeners = config.listeners.clone();
@@ -124,12 +126,12 @@ impl Config {
     }
 }
 
-const NO_STATE_DIR: &str =
-    "without state_dir a start promises nothing about requests that an earlier process left at the worker";
+const NO_STATE_DIR: &str = "without state_dir a start promises nothing about requests that an earlier process left at the worker";
 
 fn parse_state_dir(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    // What a relative path means would depend on where the process was started: the next one would find nothing.
+    // What a relative path means would depend on where the process was started: the next one would
+    // find nothing.
     if !path.is_absolute() || text.contains(char::is_control) {
         let what = r#"the absolute path of a directory, like "/var/lib/fencepost""#;
         return Err(must_be(what, text));

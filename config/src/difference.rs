@@ -14,7 +14,8 @@ pub struct Difference(Vec<Change>);
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What changed: the name of a key, such as `route.shards.mode`, or of a whole table, such as `route.shards`.
+    /// What changed: the name of a key, such as `route.shards.mode`, or of a whole table, such as
+    /// `route.shards`.
     pub what: String,
     /// Whether a running process can follow the change; if not, it takes a restart.
     pub follows: bool,
@@ -25,8 +26,9 @@ pub struct Change {
 type Keys<'c> = Vec<(Cow<'static, str>, Cow<'c, str>)>;
 
 impl Config {
-    /// Every key with its value, defaults included: the name of its table (`limits`, `route.shards`; empty at the top level), its
-    /// name in the table, and its value in the words of the file, but for the quotes.
+    /// Every key with its value, defaults included: the name of its table (`limits`,
+    /// `route.shards`; empty at the top level), its name in the table, and its value in the words
+    /// of the file, but for the quotes.
     pub fn settings(&self) -> impl Iterator<Item = (&str, Cow<'static, str>, Cow<'_, str>)> {
         self.tables()
             .into_iter()
@@ -58,7 +60,8 @@ impl Config {
     }
 }
 
-/// The keys of `[limits]` that a running process follows. Listeners are made with the others, and caches with their size.
+/// The keys of `[limits]` that a running process follows. Listeners are made with the others, and
+/// caches with their size.
 const FOLLOWED_LIMITS: &str = "connect_timeout upstream_idle_timeout upstream_connections_max \
     buffer_body_max confirm_timeout drain_delay drain_timeout";
 
@@ -73,7 +76,8 @@ fn follows(table: &str, key: &str) -> bool {
 }
 
 impl Difference {
-    /// What is different in `new`. Warnings make none, nor does the way in which something is written.
+    /// What is different in `new`. Warnings make none, nor does the way in which something is
+    /// written.
     ///
     /// # Contract
     /// It is empty only if a process does the same by both.

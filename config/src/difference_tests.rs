@@ -37,7 +37,9 @@ fn check(edits: &[(&str, &str)], expected: &str) {
 #[test]
 fn every_setting_in_force_is_told_with_its_table() {
     let config = config(FILE);
-    let value = |table, key| config.settings().find(|(of, name, _)| *of == table && *name == key).map(|found| found.2);
+    let value = |table, key| {
+        config.settings().find(|(of, name, _)| *of == table && *name == key).map(|found| found.2)
+    };
     assert_eq!(value("limits", "connections_max").as_deref(), Some("10000"));
     assert_eq!(value("route.one", "mode").as_deref(), Some("shadow"));
     assert_eq!(value("route.one", "lock.key").as_deref(), Some("/one"));
@@ -77,23 +79,38 @@ fn every_change_is_named_with_what_was_and_what_is() {
 /// A route whose `host` was written or taken out was said to be unchanged, and not followed.
 #[test]
 fn a_name_that_reads_like_nothing_is_told_from_nothing() {
-    check(&[("mode = \"off\"", "mode = \"off\"\nhost = \"none\"")], "route.two.host: none → \"none\"");
+    check(
+        &[("mode = \"off\"", "mode = \"off\"\nhost = \"none\"")],
+        "route.two.host: none → \"none\"",
+    );
     let access = "2379\"]\nusername = \"none\"\npassword_file = \"/password\"";
-    check(&[("2379\"]", access)], "source.main.username: none → \"none\"; source.main.password_file: none → /password");
+    check(
+        &[("2379\"]", access)],
+        "source.main.username: none → \"none\"; source.main.password_file: none → /password",
+    );
 }
 
 #[test]
 fn lists_that_read_alike_are_told_apart() {
     let two = FILE.replace("127.0.0.1:8080", "unix:/a").replace("127.0.0.1:8081", "unix:/b");
-    let one = two.replace("\n    [[listener]]\n    address = \"unix:/b\"", "").replace("unix:/a", "unix:/a, unix:/b");
+    let one = two
+        .replace("\n    [[listener]]\n    address = \"unix:/b\"", "")
+        .replace("unix:/a", "unix:/a, unix:/b");
     let difference = Difference::between(&config(&two), &config(&one));
-    assert_eq!(difference.to_string(), "listener.address: [unix:/a, unix:/b] → [\"unix:/a, unix:/b\"]");
+    assert_eq!(
+        difference.to_string(),
+        "listener.address: [unix:/a, unix:/b] → [\"unix:/a, unix:/b\"]"
+    );
     assert!(difference.iter().all(|change| !change.follows), "listeners take a restart");
     let tls = "https://worker:9000\"\nupstream_tls = { ca = \"/ca\" }";
     let named = tls.replace("/ca\"", "/ca\", server_name = \"worker\"");
-    let [tls, named] = [tls, &named].map(|worker| config(&FILE.replacen("http://127.0.0.1:9000\"", worker, 1)));
+    let [tls, named] =
+        [tls, &named].map(|worker| config(&FILE.replacen("http://127.0.0.1:9000\"", worker, 1)));
     let difference = Difference::between(&tls, &named);
-    assert!(!difference.is_empty() && difference.iter().all(|change| change.follows), "{difference}");
+    assert!(
+        !difference.is_empty() && difference.iter().all(|change| change.follows),
+        "{difference}"
+    );
     assert!(Difference::between(&named, &named).is_empty());
 }
 
@@ -101,8 +118,9 @@ fn lists_that_read_alike_are_told_apart() {
 fn a_reload_follows_whom_a_route_asks_for_what() {
     let tls = r#"tls = { certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem" }"#;
     let with = |identity: &str| {
-        let listeners =
-            FILE.replace(":8080\"", &format!(":8080\"\n{tls}")).replace(":8081\"", &format!(":8081\"\n{tls}"));
+        let listeners = FILE
+            .replace(":8080\"", &format!(":8080\"\n{tls}"))
+            .replace(":8081\"", &format!(":8081\"\n{tls}"));
         config(&listeners.replace("mode = \"shadow\"", &format!("mode = \"shadow\"\n{identity}")))
     };
     let [none, uri, taken, dns] = [
@@ -113,9 +131,17 @@ fn a_reload_follows_whom_a_route_asks_for_what() {
     ]
     .map(with);
     for (old, new, expected) in [
-        (&none, &uri, "route.one.identity.uri: none → x:/{owner}; route.one.identity.take_owner: none → false"),
+        (
+            &none,
+            &uri,
+            "route.one.identity.uri: none → x:/{owner}; route.one.identity.take_owner: none → false",
+        ),
         (&uri, &taken, "route.one.identity.take_owner: false → true"),
-        (&uri, &dns, "route.one.identity.uri: x:/{owner} → none; route.one.identity.dns: none → {owner}.x"),
+        (
+            &uri,
+            &dns,
+            "route.one.identity.uri: x:/{owner} → none; route.one.identity.dns: none → {owner}.x",
+        ),
     ] {
         let difference = Difference::between(old, new);
         assert_eq!(difference.to_string(), expected);
@@ -143,7 +169,11 @@ fn what_takes_a_restart_is_told_from_what_does_not() {
     let edited = format!("state_dir = \"/s\"\nthreads = 3\n{edited}");
     let difference = Difference::between(&config(FILE), &config(&edited));
     let of = |follows| -> Vec<&str> {
-        difference.iter().filter(|one| one.follows == follows).map(|one| one.what.as_str()).collect()
+        difference
+            .iter()
+            .filter(|one| one.follows == follows)
+            .map(|one| one.what.as_str())
+            .collect()
     };
     assert_eq!(of(false), ["state_dir", "threads", "listener.address", "limits.idle_timeout"]);
     assert_eq!(of(true), ["limits.drain_delay"]);

@@ -25,7 +25,8 @@ pub struct Flags {
     pub max_age: Option<String>,
 }
 
-/// Keys of that file, or what they begin with, and the flags to blame for them. The first that fits counts.
+/// Keys of that file, or what they begin with, and the flags to blame for them. The first that fits
+/// counts.
 const FLAGS: [(&str, &str); 8] = [
     ("listener", "--listen"),
     ("admin", "--admin"),
@@ -123,9 +124,16 @@ mod tests {
         };
         // A warning has another place: a file has lines.
         let unwarned = |config: Result<Config, _>| {
-            config.map(|config| Config { warnings: Vec::new(), places: Places::default(), ..config })
+            config.map(|config| Config {
+                warnings: Vec::new(),
+                places: Places::default(),
+                ..config
+            })
         };
-        assert_eq!(unwarned(Config::from_flags(flags)), unwarned(Config::from_toml("f.toml", file)));
+        assert_eq!(
+            unwarned(Config::from_flags(flags)),
+            unwarned(Config::from_toml("f.toml", file))
+        );
     }
 
     #[test]
@@ -137,7 +145,11 @@ mod tests {
         for (flag, value, problem) in [
             ("--listen", None, "missing: at least one address where requests are accepted"),
             ("--listen", Some("8080"), &format!("{address}, not \"8080\"")),
-            ("--etcd", None, r#"missing: a member of the etcd cluster, like "http://127.0.0.1:2379""#),
+            (
+                "--etcd",
+                None,
+                r#"missing: a member of the etcd cluster, like "http://127.0.0.1:2379""#,
+            ),
             ("--upstream", None, r#"missing: the worker, like "http://127.0.0.1:9000""#),
             ("--lock", None, r#"missing: the key of the lock, like "/shards/2/lock""#),
             ("--lock", Some(""), "a lock key cannot be empty"),
@@ -164,7 +176,10 @@ mod tests {
                 "--state-dir" => flags.state_dir = value,
                 _ => flags.admin = value,
             }
-            assert_eq!(Config::from_flags(flags).unwrap_err().to_string(), format!("{flag}: {problem}"));
+            assert_eq!(
+                Config::from_flags(flags).unwrap_err().to_string(),
+                format!("{flag}: {problem}")
+            );
         }
     }
 

@@ -1,4 +1,5 @@
-//! Who may claim to be which owner: the names of a client certificate, and the owner that is in them.
+//! Who may claim to be which owner: the names of a client certificate, and the owner that is in
+//! them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,8 +16,8 @@ use crate::reader::Table;
 pub struct PeerIdentity {
     /// The names that it looks at, and what they look like.
     pub pattern: OwnerPattern,
-    /// Whether the owner is taken from the certificate, so that a request need not name it; else a request names an owner
-    /// that the certificate has to bear out.
+    /// Whether the owner is taken from the certificate, so that a request need not name it; else a
+    /// request names an owner that the certificate has to bear out.
     pub take_owner: bool,
 }
 
@@ -64,11 +65,13 @@ impl PeerNameKind {
     }
 }
 
-/// What the names of owners look like: a text with exactly one `{owner}`, e.g. `spiffe://example.org/shard/{owner}`.
+/// What the names of owners look like: a text with exactly one `{owner}`, e.g.
+/// `spiffe://example.org/shard/{owner}`.
 ///
-/// A name matches as a whole. `{owner}` stands for `[A-Za-z0-9._~-]+`, not `.` or `..`: one segment of a URI, without escapes, so
-/// that there is one spelling of each owner. In a DNS name it stands for `[a-z0-9_-]+`: a label, or a part of one. DNS
-/// knows no upper and lower case, so its names are compared without regard to it, and the owner comes out in lower case.
+/// A name matches as a whole. `{owner}` stands for `[A-Za-z0-9._~-]+`, not `.` or `..`: one segment
+/// of a URI, without escapes, so that there is one spelling of each owner. In a DNS name it stands
+/// for `[a-z0-9_-]+`: a label, or a part of one. DNS knows no upper and lower case, so its names
+/// are compared without regard to it, and the owner comes out in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerPattern {
     kind: PeerNameKind,
@@ -141,7 +144,8 @@ impl fmt::Display for OwnerPattern {
     }
 }
 
-const A_URI: &str = r#"a URI with its scheme before {owner}, like "spiffe://example.org/shard/{owner}""#;
+const A_URI: &str =
+    r#"a URI with its scheme before {owner}, like "spiffe://example.org/shard/{owner}""#;
 const A_COMMON_NAME: &str = "without control characters";
 const A_DNS_NAME: &str = r#"a DNS name, like "{owner}.masters.example.org""#;
 
@@ -152,7 +156,8 @@ fn has_scheme(text: &str) -> bool {
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// Whether a text is a label of a DNS name, or a part of one; with the underscore, which is common in names of machines.
+/// Whether a text is a label of a DNS name, or a part of one; with the underscore, which is common
+/// in names of machines.
 fn is_label(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_of_a_label)
 }
@@ -167,7 +172,8 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [PeerNameKind; 3] = [PeerNameKind::Uri, PeerNameKind::Dns, PeerNameKind::CommonName];
+    const KINDS: [PeerNameKind; 3] =
+        [PeerNameKind::Uri, PeerNameKind::Dns, PeerNameKind::CommonName];
 
     fn pattern(kind: PeerNameKind, written: &str) -> OwnerPattern {
         OwnerPattern::parse(kind, written).unwrap_or_else(|problem| panic!("{written}: {problem}"))
@@ -197,7 +203,8 @@ mod tests {
             "xspiffe://example.org/shard/1",
             " spiffe://example.org/shard/1",
         ];
-        // Whoever means the same has to write the same: what a URI may be normalised to is not looked for.
+        // Whoever means the same has to write the same: what a URI may be normalised to is not
+        // looked for.
         let other_spellings = "\
             SPIFFE://example.org/shard/1 | spiffe://EXAMPLE.org/shard/1 | \
             spiffe://example.org:443/shard/1 | spiffe://example.org/shard/. | \
@@ -205,11 +212,12 @@ mod tests {
             spiffe://example.org/shard/a%2fb | spiffe://example.org/shard/1%00"
             .split(" | ");
         let odd = [
-            "1?x", "1#x", "1;x", "a b", "1 ", "1\n", "1\0", "\0", "a@b", "a:b", "a,b", "a\\b", "*", "{owner}", "ü",
-            "１",
+            "1?x", "1#x", "1;x", "a b", "1 ", "1\n", "1\0", "\0", "a@b", "a:b", "a,b", "a\\b", "*",
+            "{owner}", "ü", "１",
         ];
         let odd = odd.map(|odd| format!("spiffe://example.org/shard/{odd}"));
-        for name in beside.into_iter().chain(other_spellings).chain(odd.iter().map(String::as_str)) {
+        for name in beside.into_iter().chain(other_spellings).chain(odd.iter().map(String::as_str))
+        {
             check(&shards, name, None);
         }
     }
@@ -241,7 +249,11 @@ mod tests {
         ] {
             check(&masters, name, None);
         }
-        check(&pattern(PeerNameKind::Dns, "shard-{owner}.example.org"), "SHARD-7.example.org", Some("7"));
+        check(
+            &pattern(PeerNameKind::Dns, "shard-{owner}.example.org"),
+            "SHARD-7.example.org",
+            Some("7"),
+        );
     }
 
     #[test]
@@ -280,8 +292,8 @@ mod tests {
             for wrong in texts.split(" | ") {
                 assert!(OwnerPattern::parse(kind, wrong).is_err(), "{wrong:?}");
             }
-            let [longest, longer] =
-                [1024, 1025].map(|bytes| format!("x:{}{{owner}}", "a".repeat(bytes - "x:{owner}".len())));
+            let [longest, longer] = [1024, 1025]
+                .map(|bytes| format!("x:{}{{owner}}", "a".repeat(bytes - "x:{owner}".len())));
             assert!(OwnerPattern::parse(PeerNameKind::Uri, &longest).is_ok());
             assert!(OwnerPattern::parse(kind, &longer).is_err());
         }
@@ -301,9 +313,12 @@ mod tests {
 
     /// A pattern of each kind with some literal text, and names that it is made for.
     fn patterns() -> impl Strategy<Value = OwnerPattern> {
-        let uri = ("[a-z][a-z+.-]{0,4}:[!-z]{0,12}", "[!-z]{0,8}").prop_map(|texts| (PeerNameKind::Uri, texts));
-        let dns = ("[A-Za-z0-9._-]{0,8}", "[A-Za-z0-9._-]{0,8}").prop_map(|texts| (PeerNameKind::Dns, texts));
-        let common_name = ("[^\\p{C}{}]{0,8}", "[^\\p{C}{}]{0,8}").prop_map(|texts| (PeerNameKind::CommonName, texts));
+        let uri = ("[a-z][a-z+.-]{0,4}:[!-z]{0,12}", "[!-z]{0,8}")
+            .prop_map(|texts| (PeerNameKind::Uri, texts));
+        let dns = ("[A-Za-z0-9._-]{0,8}", "[A-Za-z0-9._-]{0,8}")
+            .prop_map(|texts| (PeerNameKind::Dns, texts));
+        let common_name = ("[^\\p{C}{}]{0,8}", "[^\\p{C}{}]{0,8}")
+            .prop_map(|texts| (PeerNameKind::CommonName, texts));
         prop_oneof![uri, dns, common_name]
             .prop_map(|(kind, (before, after))| pattern(kind, &format!("{before}{{owner}}{after}")))
     }

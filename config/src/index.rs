@@ -1,4 +1,5 @@
-//! Finds, among many routes, those that have requests or locks in common with another: each is held against few of them.
+//! Finds, among many routes, those that have requests or locks in common with another: each is held
+//! against few of them.
 
 use std::collections::HashSet;
 
@@ -11,7 +12,8 @@ use crate::trie::{Step, Trie};
 /// The routes of a configuration, to find those that take all of what others take.
 pub struct CoverIndex<'r> {
     routes: Vec<&'r Route>,
-    /// Those that any requests reach. Whatever the others take is taken by one of these, which is asked first.
+    /// Those that any requests reach. Whatever the others take is taken by one of these, which is
+    /// asked first.
     reached: Trie,
 }
 
@@ -28,7 +30,8 @@ impl<'r> CoverIndex<'r> {
         index
     }
 
-    /// The first of them past which no request gets that the route takes, if it is asked before that: see [`Route::takes_all_of`].
+    /// The first of them past which no request gets that the route takes, if it is asked before
+    /// that: see [`Route::takes_all_of`].
     pub fn first_that_takes_all_of(&self, route: &Route) -> Option<usize> {
         self.first_taking(route.host.as_deref(), &route.path)
     }
@@ -56,7 +59,8 @@ impl<'r> OverlapIndex<'r> {
         OverlapIndex { routes, trie }
     }
 
-    /// The numbers of those that may have a request in common with the route, in order: see [`Route::overlaps`].
+    /// The numbers of those that may have a request in common with the route, in order: see
+    /// [`Route::overlaps`].
     pub fn overlapping(&self, route: &Route) -> impl Iterator<Item = usize> {
         let candidates = self.trie.alike(&steps(route.host.as_deref(), &route.path));
         candidates.into_iter().filter(|number| self.routes[*number].overlaps(route))
@@ -88,7 +92,8 @@ impl<'l> LockIndex<'l> {
         LockIndex { locks, firsts }
     }
 
-    /// The numbers of those that may have a key in common with that, in order: see [`LockTemplate::overlaps`].
+    /// The numbers of those that may have a key in common with that, in order: see
+    /// [`LockTemplate::overlaps`].
     pub fn overlapping(&self, key: &LockTemplate) -> impl Iterator<Item = usize> {
         let candidates = self.firsts.alike(&key.steps());
         candidates.into_iter().filter(|number| self.locks[*number].key.overlaps(key))

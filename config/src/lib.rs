@@ -1,10 +1,11 @@
 //! The configuration of fencepost: the file as written, checked and typed.
 //!
-//! [`Config::from_toml`] reads a file and [`Config::from_flags`] the command line. Both report every [`Problem`] at once,
-//! each with its place. A [`Config`] needs no more checks. `docs/configuration.md` describes every key.
+//! [`Config::from_toml`] reads a file and [`Config::from_flags`] the command line. Both report
+//! every [`Problem`] at once, each with its place. A [`Config`] needs no more checks.
+//! `docs/configuration.md` describes every key.
 //!
-//! Read in this order: the reader (`reader`), a table of the file (`limits`), the whole file (`config`), routes
-//! (`route`, `check_routes`), and which route a request meets (`routing`).
+//! Read in this order: the reader (`reader`), a table of the file (`limits`), the whole file
+//! (`config`), routes (`route`, `check_routes`), and which route a request meets (`routing`).
 
 mod flags;
 mod places;
@@ -58,7 +59,9 @@ pub use path_template::{PathMatch, PathTemplate};
 pub use places::Places;
 pub use problem::{Problem, Problems};
 pub use records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
-pub use route::{Freshness, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Route, StaleStatus};
+pub use route::{
+    Freshness, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Route, StaleStatus,
+};
 pub use routes::Routes;
 pub use routing::Routing;
 pub use source::{EtcdUser, Source, SourceKind};

@@ -7,8 +7,8 @@ use crate::reader::Table;
 use crate::units::Unit::{Count, Size};
 use crate::units::{HOUR, MINUTE, SECOND};
 
-/// What one process takes and how long it waits. `Limits::read` has the ranges and defaults, and docs/configuration.md says what
-/// happens at each limit.
+/// What one process takes and how long it waits. `Limits::read` has the ranges and defaults, and
+/// docs/configuration.md says what happens at each limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Client connections at a time.
@@ -35,7 +35,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// How long a client may be silent in the middle of its body, or leave its response unread.
     pub body_timeout: Duration,
-    /// The least bytes per second, on average, at which a client sends its body and reads its response.
+    /// The least bytes per second, on average, at which a client sends its body and reads its
+    /// response.
     pub body_rate_min: u64,
     /// Bytes of a request's body; `None`: as many as come.
     pub body_bytes_max: Option<u64>,
@@ -90,7 +91,8 @@ impl Limits {
         }
     }
 
-    /// What one client address may have of so many connections, where nothing else is said: all but a hundredth, and at least one.
+    /// What one client address may have of so many connections, where nothing else is said: all but
+    /// a hundredth, and at least one.
     pub fn all_but_a_few(connections_max: usize) -> usize {
         (connections_max - connections_max.div_ceil(100)).max(1)
     }

@@ -16,7 +16,8 @@ pub struct Listener {
 /// Where operators look in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
-    /// The address. Off loopback, [`Admin::tls`] asks for client certificates unless [`Admin::dangerous_unprotected`].
+    /// The address. Off loopback, [`Admin::tls`] asks for client certificates unless
+    /// [`Admin::dangerous_unprotected`].
     pub address: Address,
     /// `None`: in the clear.
     pub tls: Option<ServerTls>,
@@ -39,8 +40,7 @@ impl Admin {
 
 const UNPROTECTED: &str = "is not on this machine alone: it needs tls with client_ca, so that only those who \
     have a certificate can ask; dangerous_unprotected = true lets anybody";
-const DANGEROUS: &str =
-    "whoever reaches it may read everything and change the configuration: dangerous_unprotected is set";
+const DANGEROUS: &str = "whoever reaches it may read everything and change the configuration: dangerous_unprotected is set";
 
 impl Admin {
     /// The admin listener, unless it is off.
@@ -116,9 +116,13 @@ mod tests {
     #[test]
     fn off_loopback_the_admin_listener_asks_for_a_certificate() {
         let asks = format!("tls = {{ {SERVER}, client_ca = \"/t/ca.pem\" }}");
-        let may_ask = format!("tls = {{ {SERVER}, client_ca = \"/t/ca.pem\", client_certificates = \"optional\" }}");
+        let may_ask = format!(
+            "tls = {{ {SERVER}, client_ca = \"/t/ca.pem\", client_certificates = \"optional\" }}"
+        );
         let asks_nobody = format!("tls = {{ {SERVER} }}");
-        for remote in ["listen = \"10.0.0.1:9901\"", "listen = \"[::]:9901\"", "listen = \"systemd:admin\""] {
+        for remote in
+            ["listen = \"10.0.0.1:9901\"", "listen = \"[::]:9901\"", "listen = \"systemd:admin\""]
+        {
             let with = |rest: &str| read(&format!("{remote}, {rest}"));
             assert!(with(&asks).unwrap().admin.unwrap().tls.is_some());
             for open in [&may_ask, &asks_nobody] {
@@ -128,12 +132,25 @@ mod tests {
             assert!(read(remote).unwrap_err().contains("is not on this machine alone"));
             for open in ["", &may_ask, &asks_nobody] {
                 let separator = if open.is_empty() { "" } else { ", " };
-                let config = with(&format!("dangerous_unprotected = true{separator}{open}")).unwrap();
-                let warning = config.warnings.iter().map(ToString::to_string).find(|text| text.contains("dangerous"));
-                assert!(warning.unwrap().contains("admin.listen: whoever reaches it may read everything"));
+                let config =
+                    with(&format!("dangerous_unprotected = true{separator}{open}")).unwrap();
+                let warning = config
+                    .warnings
+                    .iter()
+                    .map(ToString::to_string)
+                    .find(|text| text.contains("dangerous"));
+                assert!(
+                    warning
+                        .unwrap()
+                        .contains("admin.listen: whoever reaches it may read everything")
+                );
             }
         }
-        for local in ["listen = \"127.0.0.1:9901\"", "listen = \"[::1]:9901\"", "listen = \"unix:/run/a.sock\""] {
+        for local in [
+            "listen = \"127.0.0.1:9901\"",
+            "listen = \"[::1]:9901\"",
+            "listen = \"unix:/run/a.sock\"",
+        ] {
             assert!(read(local).unwrap().warnings.is_empty());
             assert!(read(&format!("{local}, {may_ask}")).unwrap().admin.unwrap().tls.is_some());
         }
@@ -141,12 +158,20 @@ mod tests {
 
     #[test]
     fn files_of_tls_are_shown_by_their_paths() {
-        let config = read(&format!("tls = {{ {SERVER}, client_ca = \"/t/ca.pem\", crl = \"/t/crl.pem\" }}")).unwrap();
+        let config =
+            read(&format!("tls = {{ {SERVER}, client_ca = \"/t/ca.pem\", crl = \"/t/crl.pem\" }}"))
+                .unwrap();
         let value = |of: &str, key: &str| {
-            config.settings().find(|(table, name, _)| *table == of && *name == key).map(|found| found.2.into_owned())
+            config
+                .settings()
+                .find(|(table, name, _)| *table == of && *name == key)
+                .map(|found| found.2.into_owned())
         };
-        for (key, path) in [("tls.certificate", "/t/a.pem"), ("tls.client_ca", "/t/ca.pem"), ("tls.crl", "/t/crl.pem")]
-        {
+        for (key, path) in [
+            ("tls.certificate", "/t/a.pem"),
+            ("tls.client_ca", "/t/ca.pem"),
+            ("tls.crl", "/t/crl.pem"),
+        ] {
             assert_eq!(value("admin", key).as_deref(), Some(path));
         }
         let tls = "tls.certificate = /t/a.pem, tls.key = /t/a.key, tls.client_ca = none, tls.client_certificates = required, \

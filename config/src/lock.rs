@@ -14,8 +14,9 @@ pub struct Lock {
     pub source: usize,
     /// Its key.
     pub key: LockTemplate,
-    /// Whether the caller names the key, in [`Route::lock_header`](crate::Route::lock_header): it is then matched against
-    /// `key` ([`LockTemplate::named_on_path`]) and not rendered from the path.
+    /// Whether the caller names the key, in [`Route::lock_header`](crate::Route::lock_header): it
+    /// is then matched against `key` ([`LockTemplate::named_on_path`]) and not rendered from the
+    /// path.
     pub from_header: bool,
     /// How a record becomes a tenure.
     pub record: Record,
@@ -28,7 +29,8 @@ pub enum Record {
     Key {
         /// Values that mean that nobody holds the lock; in order, each once.
         free_values: Vec<String>,
-        /// The value is a JSON object and this field of it the owner; `None`: the value is the owner.
+        /// The value is a JSON object and this field of it the owner; `None`: the value is the
+        /// owner.
         owner_field: Option<String>,
     },
     /// etcd's Election.
@@ -60,7 +62,11 @@ const MUTEX_OWNER: &str = "the owner is the full name of the contender's own key
 
 impl Lock {
     /// `lock = { … }` of a route; `path` is missing if it is wrong itself.
-    pub(crate) fn read(t: &mut Table<'_>, path: Option<&PathTemplate>, sources: &[Source]) -> Option<Lock> {
+    pub(crate) fn read(
+        t: &mut Table<'_>,
+        path: Option<&PathTemplate>,
+        sources: &[Source],
+    ) -> Option<Lock> {
         let what = "the name of the source that keeps the lock";
         let source = t.required("source", what, |name| find_source(name, sources));
         let from_header = t.flag("from_header");

@@ -11,8 +11,8 @@ use crate::trie::Step;
 
 /// The lock key of a route, e.g. `/shards/{shard}/lock`.
 ///
-/// A placeholder stands for a whole segment or a part of one, and always for `[A-Za-z0-9._~-]+`, not `.` or `..`. No
-/// segment has two: `{a}-{b}` would name one lock for different requests.
+/// A placeholder stands for a whole segment or a part of one, and always for `[A-Za-z0-9._~-]+`,
+/// not `.` or `..`. No segment has two: `{a}-{b}` would name one lock for different requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockTemplate {
     written: String,
@@ -47,8 +47,8 @@ impl LockTemplate {
     /// The largest number of different placeholders in one template.
     pub const PLACEHOLDERS_MAX: usize = 8;
 
-    /// Reads a template for the routes of one path. If `is_free`, since the caller names the lock, its placeholders need
-    /// not be captures of the path.
+    /// Reads a template for the routes of one path. If `is_free`, since the caller names the lock,
+    /// its placeholders need not be captures of the path.
     pub(crate) fn parse(text: &str, path: &PathTemplate, is_free: bool) -> Result<Self, String> {
         let key = LockKey::new(text).map_err(|invalid| invalid.to_string())?;
         if text.contains(char::is_control) {
@@ -92,8 +92,8 @@ impl LockTemplate {
     /// Writes the key for what the path captured. It may be longer than [`LockKey::BYTES_MAX`].
     ///
     /// # Errors
-    /// If the buffer takes no more, or a placeholder is not among the captures: that is so only where the caller
-    /// names the lock and the key is not rendered but matched.
+    /// If the buffer takes no more, or a placeholder is not among the captures: that is so only
+    /// where the caller names the lock and the key is not rendered but matched.
     pub fn render_into(&self, captures: &Captures<'_>, buffer: &mut impl Write) -> fmt::Result {
         for (index, segment) in self.segments.iter().enumerate() {
             if index > 0 {
@@ -118,15 +118,15 @@ impl LockTemplate {
             && values(&self.segments, key).is_some()
     }
 
-    /// The template's key that a request means which presents this: the key as it is, or with what is not visible ASCII
-    /// percent-encoded ([`LockKey::is_presented_as`]). No two keys of one template are presented alike, nor are those of two
-    /// in one configuration (`has_twin_in`).
+    /// The template's key that a request means which presents this: the key as it is, or with what
+    /// is not visible ASCII percent-encoded ([`LockKey::is_presented_as`]). No two keys of one
+    /// template are presented alike, nor are those of two in one configuration (`has_twin_in`).
     pub fn named<'k>(&self, presented: &'k str) -> Option<Cow<'k, str>> {
         self.named_if(presented, |_| true)
     }
 
-    /// [`named`](Self::named) on a path with these captures: a placeholder that is a capture has its value, so that a
-    /// request for shard 2 cannot name the lock of shard 3.
+    /// [`named`](Self::named) on a path with these captures: a placeholder that is a capture has
+    /// its value, so that a request for shard 2 cannot name the lock of shard 3.
     pub fn named_on_path<'k>(&self, key: &'k str, captures: &Captures<'_>) -> Option<Cow<'k, str>> {
         let fits = |(placeholder, value): (&Placeholder, &&str)| {
             let Some(index) = placeholder.capture else { return true };
@@ -151,8 +151,8 @@ impl LockTemplate {
         self.segments.len() == other.segments.len() && begin_alike(&self.segments, &other.segments)
     }
 
-    /// Whether a key of this template and another one of the other may be presented alike, as `/a b` and `/a%20b` are. When in
-    /// doubt, they may.
+    /// Whether a key of this template and another one of the other may be presented alike, as `/a
+    /// b` and `/a%20b` are. When in doubt, they may.
     pub(crate) fn has_twin_in(&self, other: &LockTemplate) -> bool {
         let mut pairs = self.segments.iter().zip(&other.segments);
         self.segments.len() == other.segments.len()
@@ -160,14 +160,15 @@ impl LockTemplate {
             && begin_alike(&self.encoded, &other.encoded)
     }
 
-    /// What its segments take where they are presented percent-encoded. Where it [overlaps](LockTemplate::overlaps) another,
-    /// has a twin in it or is above it, one of the two begins like the other.
+    /// What its segments take where they are presented percent-encoded. Where it
+    /// [overlaps](LockTemplate::overlaps) another, has a twin in it or is above it, one of the two
+    /// begins like the other.
     pub(crate) fn steps(&self) -> Vec<Step> {
         self.encoded.iter().map(Segment::step).collect()
     }
 
-    /// Whether a key of the other template may lie below a key of this one, as `a/b` lies below `a`. When in doubt,
-    /// it may.
+    /// Whether a key of the other template may lie below a key of this one, as `a/b` lies below
+    /// `a`. When in doubt, it may.
     pub(crate) fn is_above(&self, other: &LockTemplate) -> bool {
         self.segments.len() < other.segments.len() && begin_alike(&self.segments, &other.segments)
     }
@@ -226,7 +227,8 @@ impl Segment {
         Ok(Segment { before: before.to_owned(), placeholder, after: after.to_owned() })
     }
 
-    /// How its text is presented percent-encoded. What a placeholder stands for is visible ASCII, and has no `%`.
+    /// How its text is presented percent-encoded. What a placeholder stands for is visible ASCII,
+    /// and has no `%`.
     fn encoded(&self) -> Segment {
         let encoded = |text: &str| percent_encoded(text.as_bytes()).map(char::from).collect();
         let (before, after) = (encoded(&self.before), encoded(&self.after));
@@ -238,8 +240,8 @@ impl Segment {
         if self.placeholder.is_some() { Step::BeginsWith(before) } else { Step::Text(before) }
     }
 
-    /// Whether two different texts of these segments may be the same where they are percent-encoded: then one has a `%` where the
-    /// other has what is encoded.
+    /// Whether two different texts of these segments may be the same where they are
+    /// percent-encoded: then one has a `%` where the other has what is encoded.
     fn may_be_twin_of(&self, other: &Segment) -> bool {
         let parts = |of: &Segment| (of.before.clone(), of.placeholder.is_some(), of.after.clone());
         let text = |of: &Segment| [of.before.as_str(), &of.after].concat();
@@ -254,7 +256,8 @@ impl Segment {
         [&self.before, value, &self.after].concat()
     }
 
-    /// The value of the placeholder that makes this segment read so; empty if there is no placeholder.
+    /// The value of the placeholder that makes this segment read so; empty if there is no
+    /// placeholder.
     fn value<'k>(&self, written: &'k str) -> Option<&'k str> {
         let value = written.strip_prefix(&*self.before)?.strip_suffix(&*self.after)?;
         let is_filled = self.placeholder.is_some();

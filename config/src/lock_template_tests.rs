@@ -26,10 +26,13 @@ fn a_key_is_rendered_from_what_the_path_captured() {
         ("//{a}/", "//x/"),
     ] {
         let mut rendered = String::new();
-        with_captures("/x/%59/", |captures| template(written).render_into(captures, &mut rendered)).unwrap();
+        with_captures("/x/%59/", |captures| template(written).render_into(captures, &mut rendered))
+            .unwrap();
         assert_eq!(rendered, key, "{written}");
     }
-    let unbound = with_captures("/x/y/", |captures| template("/{z}").render_into(captures, &mut String::new()));
+    let unbound = with_captures("/x/y/", |captures| {
+        template("/{z}").render_into(captures, &mut String::new())
+    });
     assert_eq!(unbound, Err(fmt::Error));
 }
 
@@ -52,8 +55,14 @@ fn a_key_matches_if_each_placeholder_stands_for_one_segment() {
     }
     assert!(template("/s-{z}-x").matches_key("/s-2-x"));
     assert!(!template("/s-{z}-x").matches_key("/s--x"));
-    assert!(!template("/s-{z}-s-").matches_key("/s-"), "what is before and what is after do not share letters");
-    assert!(!template("/{z}").matches_key(&format!("/{}", "k".repeat(1024))), "too long for a lock key");
+    assert!(
+        !template("/s-{z}-s-").matches_key("/s-"),
+        "what is before and what is after do not share letters"
+    );
+    assert!(
+        !template("/{z}").matches_key(&format!("/{}", "k".repeat(1024))),
+        "too long for a lock key"
+    );
 }
 
 #[test]
@@ -64,8 +73,11 @@ fn one_placeholder_has_one_value() {
 
 #[test]
 fn a_caller_cannot_name_the_lock_of_another_path() {
-    let matches =
-        |key| with_captures("/2/y/", |captures| template("/shards/{a}/{z}").named_on_path(key, captures).is_some());
+    let matches = |key| {
+        with_captures("/2/y/", |captures| {
+            template("/shards/{a}/{z}").named_on_path(key, captures).is_some()
+        })
+    };
     assert!(matches("/shards/2/anything"));
     assert!(!matches("/shards/3/anything"));
     assert!(!matches("/shards/2/"));
@@ -74,7 +86,8 @@ fn a_caller_cannot_name_the_lock_of_another_path() {
 /// Keys with other characters could not be named at all.
 #[test]
 fn a_key_is_named_as_it_is_or_percent_encoded() {
-    let named = |written: &str, presented: &str| template(written).named(presented).map(Cow::into_owned);
+    let named =
+        |written: &str, presented: &str| template(written).named(presented).map(Cow::into_owned);
     for (written, presented, key) in [
         ("/k", "/k", Some("/k")),
         ("/ü x/lock", "/ü x/lock", Some("/ü x/lock")),
@@ -96,8 +109,11 @@ fn a_key_is_named_as_it_is_or_percent_encoded() {
     assert_eq!(named(&long, &format!("/{}", "%C3%BC".repeat(511))), Some(long));
     let too_long = format!("/{}/{}", "%C3%BC".repeat(500), "k".repeat(23));
     assert_eq!(named(&format!("/{}/{{z}}", "ü".repeat(500)), &too_long), None);
-    let on_path =
-        |presented| with_captures("/2/y/", |captures| template("/ü/{a}").named_on_path(presented, captures).is_some());
+    let on_path = |presented| {
+        with_captures("/2/y/", |captures| {
+            template("/ü/{a}").named_on_path(presented, captures).is_some()
+        })
+    };
     assert!(on_path("/%C3%BC/2"));
     assert!(!on_path("/%C3%BC/3"), "of another path");
 }
@@ -129,7 +145,9 @@ fn templates_have_twins_if_two_keys_may_be_presented_alike() {
 fn only_a_template_without_placeholders_is_static() {
     assert_eq!(template("/k").static_key(), Some(&LockKey::new("/k").unwrap()));
     assert_eq!(template("/{a}").static_key(), None);
-    for (written, prefix) in [("/k", "/k"), ("/shards/{a}/lock", "/shards/"), ("/s-{a}", "/s-"), ("{a}", "")] {
+    for (written, prefix) in
+        [("/k", "/k"), ("/shards/{a}/lock", "/shards/"), ("/s-{a}", "/s-"), ("{a}", "")]
+    {
         assert_eq!(template(written).literal_prefix(), prefix);
     }
 }

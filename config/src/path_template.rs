@@ -8,8 +8,8 @@ use crate::trie::Step;
 
 /// The paths that a route takes: a prefix of whole segments, e.g. `/shards/{shard}/`.
 ///
-/// `{name}` captures exactly one segment. A template with a slash at its end wants that slash: `/a/` takes `/a/` and
-/// `/a/b`, `/a` takes `/a` too; neither takes `/ab`. `/` takes every path.
+/// `{name}` captures exactly one segment. A template with a slash at its end wants that slash:
+/// `/a/` takes `/a/` and `/a/b`, `/a` takes `/a` too; neither takes `/ab`. `/` takes every path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathTemplate {
     written: String,
@@ -34,8 +34,8 @@ pub enum PathMatch<'p> {
     No,
     /// It does, however the path is read.
     Yes(Captures<'p>),
-    /// It depends on who reads the path, or a capture is not what may stand in a lock key: such a request must be
-    /// refused (`lock-not-allowed`), and must not go on to a later route.
+    /// It depends on who reads the path, or a capture is not what may stand in a lock key: such a
+    /// request must be refused (`lock-not-allowed`), and must not go on to a later route.
     BadCapture,
 }
 
@@ -69,7 +69,8 @@ impl PathTemplate {
         &self.written
     }
 
-    /// The first segment of each path that this may take, in lower case, of those that [`plain_first_segment`] shows. `None`: it may be any.
+    /// The first segment of each path that this may take, in lower case, of those that
+    /// [`plain_first_segment`] shows. `None`: it may be any.
     pub(crate) fn first_segment(&self) -> Option<String> {
         match self.segments.first()? {
             Segment::Literal { text, is_ascii: true } => Some(text.to_ascii_lowercase()),
@@ -88,15 +89,17 @@ impl PathTemplate {
     /// Whether this route takes a path (as received, without the query).
     ///
     /// # Contract
-    /// What a worker may normalise never slips past an earlier route into a later one: a path that this template
-    /// would take after some normalisation, but does not take as it is written, or the other way round, is
-    /// [`PathMatch::BadCapture`]. In detail:
+    /// What a worker may normalise never slips past an earlier route into a later one: a path that
+    /// this template would take after some normalisation, but does not take as it is written, or
+    /// the other way round, is [`PathMatch::BadCapture`]. In detail:
     ///
-    /// - Paths that are ambiguous as a whole (`.` and `..` in any spelling, broken escapes, NUL) are refused first,
-    ///   wherever the reason stands, behind the prefix too: `/shards/2/../3/` is shard 3 to some workers.
-    /// - The segments that the template spans are decoded once and compared. There, an empty segment (`//` is `/` to
-    ///   some), a segment that decodes to something with `/`, `\`, `;`, `%`, `?`, `#` or a control character, and a
-    ///   literal in other upper and lower case (as Unicode has it) are refused as soon as everything before them matches.
+    /// - Paths that are ambiguous as a whole (`.` and `..` in any spelling, broken escapes, NUL)
+    ///   are refused first, wherever the reason stands, behind the prefix too: `/shards/2/../3/` is
+    ///   shard 3 to some workers.
+    /// - The segments that the template spans are decoded once and compared. There, an empty
+    ///   segment (`//` is `/` to some), a segment that decodes to something with `/`, `\`, `;`,
+    ///   `%`, `?`, `#` or a control character, and a literal in other upper and lower case (as
+    ///   Unicode has it) are refused as soon as everything before them matches.
     /// - A captured segment decodes to `[A-Za-z0-9._~-]+`, or is refused.
     /// - Behind the prefix everything else may stand: `%2F`, `//`, `;v=1`, upper case.
     pub fn matches<'p>(&self, path: &'p str) -> PathMatch<'p> {
@@ -109,7 +112,8 @@ impl PathTemplate {
             return PathMatch::No;
         };
         let mut captures = Captures::default();
-        // What follows the slash that was passed last; `None` if the path ended without another slash.
+        // What follows the slash that was passed last; `None` if the path ended without another
+        // slash.
         let mut rest = Some(rest);
         for segment in &self.segments {
             let Some(text) = rest.filter(|text| !text.is_empty()) else { return PathMatch::No };
@@ -148,7 +152,8 @@ impl PathTemplate {
         pairs.all(|(mine, others)| mine.covers(others) || others.covers(mine))
     }
 
-    /// What its segments take. Where it [covers](PathTemplate::covers) or [overlaps](PathTemplate::overlaps) another, so do these.
+    /// What its segments take. Where it [covers](PathTemplate::covers) or
+    /// [overlaps](PathTemplate::overlaps) another, so do these.
     pub(crate) fn steps(&self) -> impl Iterator<Item = Step> {
         self.segments.iter().map(|segment| match segment {
             Segment::Literal { text, .. } => Step::Text(folded(text)),
@@ -233,19 +238,22 @@ impl Segment {
     }
 }
 
-/// Whether these bytes are a text that differs from another in upper and lower case only, by Unicode's mappings.
+/// Whether these bytes are a text that differs from another in upper and lower case only, by
+/// Unicode's mappings.
 fn reads_alike(bytes: Vec<u8>, text: &str) -> bool {
     String::from_utf8(bytes).is_ok_and(|written| folded(&written) == folded(text))
 }
 
 /// The same for all texts that differ in upper and lower case only.
 fn folded(text: &str) -> String {
-    // Up and down: some letters have one capital letter with others, and some capital letters one small one.
+    // Up and down: some letters have one capital letter with others, and some capital letters one
+    // small one.
     text.to_uppercase().to_lowercase()
 }
 
-/// The first segment of a path, if everybody reads it as it is written and it is ASCII. Every literal of ASCII is [`Comparison::Different`]
-/// from it then, but those that are the same in lower case.
+/// The first segment of a path, if everybody reads it as it is written and it is ASCII. Every
+/// literal of ASCII is [`Comparison::Different`] from it then, but those that are the same in lower
+/// case.
 pub(crate) fn plain_first_segment(path: &str) -> Option<&str> {
     let rest = path.strip_prefix('/')?;
     let first = rest.split_once('/').map_or(rest, |(first, _)| first);

@@ -9,7 +9,9 @@ fn check(template: &str, path: &str, says: &str) {
     let said = match template.matches(path) {
         PathMatch::No => "no".to_owned(),
         PathMatch::BadCapture => "bad".to_owned(),
-        PathMatch::Yes(captures) => captures.iter().map(|capture| capture.to_string()).collect::<Vec<_>>().join(","),
+        PathMatch::Yes(captures) => {
+            captures.iter().map(|capture| capture.to_string()).collect::<Vec<_>>().join(",")
+        }
     };
     assert_eq!(said, says, "{template} {path}");
 }
@@ -86,9 +88,15 @@ fn what_a_worker_may_normalise_does_not_slip_past() {
         ("encoded dots", "/shards/2/%2e%2e/3/ | /shards/2/.%2e/3/"),
         ("encoded slashes", "/shards%2f2/ | /shards%2F2%2Fx/ | /shards/2%2f/ | /%2fshards/2/"),
         ("both", "/shards/2%2f..%2f3/ | /shards/2/..%2f3/"),
-        ("backslashes", r"/shards\2/ | /shards%5c2/x | /shards/2/..\3/ | /shards/2\..\3/ | /\shards/2/"),
+        (
+            "backslashes",
+            r"/shards\2/ | /shards%5c2/x | /shards/2/..\3/ | /shards/2\..\3/ | /\shards/2/",
+        ),
         ("empty segments", "//shards/2/ | /shards//2/ | ///shards/2/ | // | //other"),
-        ("parameters", "/shards;x/2/ | /shards/2;x/ | /;/shards/2/ | /shards%3bx/2/ | /shards/..;/x"),
+        (
+            "parameters",
+            "/shards;x/2/ | /shards/2;x/ | /;/shards/2/ | /shards%3bx/2/ | /shards/..;/x",
+        ),
         ("encoded twice", "/%2573hards/2/ | /shards/%2532/ | /shards/2/%252e%252e/3/"),
         ("broken", "/shards/%/ | /shards/2/%zz | /%7/shards | /shards/2/%00 | /shards%00/2/"),
         ("cases", "/Shards/2/ | /SHARDS/2/ | /%53hards/2/"),
@@ -148,8 +156,9 @@ fn a_path_that_differs_before_is_another_path() {
 
 #[test]
 fn a_route_covers_what_never_gets_past_it() {
-    let covers =
-        |first: &str, second: &str| PathTemplate::parse(first).unwrap().covers(&PathTemplate::parse(second).unwrap());
+    let covers = |first: &str, second: &str| {
+        PathTemplate::parse(first).unwrap().covers(&PathTemplate::parse(second).unwrap())
+    };
     for (first, second) in [
         ("/", "/"),
         ("/", "/a"),
@@ -164,9 +173,14 @@ fn a_route_covers_what_never_gets_past_it() {
     ] {
         assert!(covers(first, second), "{first} {second}");
     }
-    for (first, second) in
-        [("/a", "/"), ("/a/", "/a"), ("/a", "/ab"), ("/a/b", "/a"), ("/a/", "/{x}/"), ("/{x}/a", "/{y}/b")]
-    {
+    for (first, second) in [
+        ("/a", "/"),
+        ("/a/", "/a"),
+        ("/a", "/ab"),
+        ("/a/b", "/a"),
+        ("/a/", "/{x}/"),
+        ("/{x}/a", "/{y}/b"),
+    ] {
         assert!(!covers(first, second), "{first} {second}");
     }
 }
@@ -208,8 +222,8 @@ proptest! {
     }
 }
 
-/// What a worker that normalises everything makes of a path: decoded, `\` as `/`, without parameters, dots and
-/// empty segments, in lower case.
+/// What a worker that normalises everything makes of a path: decoded, `\` as `/`, without
+/// parameters, dots and empty segments, in lower case.
 fn normalised(path: &str) -> String {
     let bytes: Vec<u8> = decoded(path).map(|byte| byte.to_ascii_lowercase()).collect();
     let text = String::from_utf8_lossy(&bytes).replace('\\', "/");

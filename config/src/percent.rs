@@ -1,6 +1,7 @@
 //! Percent-decoding without allocation, and what of a path may not mean the same to every worker.
 
-/// Bytes with each percent-escape replaced by the byte that it stands for. What is no escape stays as it is.
+/// Bytes with each percent-escape replaced by the byte that it stands for. What is no escape stays
+/// as it is.
 #[derive(Clone)]
 pub(crate) struct Decoded<I>(I);
 
@@ -31,16 +32,19 @@ fn hex_digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// Whether workers may disagree about which resource a path names, wherever in the path the reason stands:
+/// Whether workers may disagree about which resource a path names, wherever in the path the reason
+/// stands:
 ///
 /// - a `%` that begins no escape: some decoders skip it, some stop there;
 /// - an encoded NUL: some end the path there;
-/// - a byte `0xc0` or `0xc1`, which UTF-8 never has: some take `c0 ae` for a dot and `c0 af` for a slash;
-/// - a component `.` or `..`, which some remove together with the component before it. Looked for after decoding
-///   once, as HTTP has it, and twice, as a worker behind another decoding hop sees it; between `/`, and between
-///   `\`, which some take for `/`; before `;`, from where some drop the rest of a component (`..;x=1`); before
-///   `?` and `#`, where the path ends for whoever gets it decoded; with tabs and ends of lines in it, which
-///   URL parsers of browsers and of Node.js leave out; and with blanks behind it, which Windows leaves out.
+/// - a byte `0xc0` or `0xc1`, which UTF-8 never has: some take `c0 ae` for a dot and `c0 af` for a
+///   slash;
+/// - a component `.` or `..`, which some remove together with the component before it. Looked for
+///   after decoding once, as HTTP has it, and twice, as a worker behind another decoding hop sees
+///   it; between `/`, and between `\`, which some take for `/`; before `;`, from where some drop
+///   the rest of a component (`..;x=1`); before `?` and `#`, where the path ends for whoever gets
+///   it decoded; with tabs and ends of lines in it, which URL parsers of browsers and of Node.js
+///   leave out; and with blanks behind it, which Windows leaves out.
 ///
 /// An encoded slash is none of these: it can name something else only where dots stand beside it.
 pub(crate) fn is_ambiguous(path: &str) -> bool {
@@ -53,8 +57,9 @@ pub(crate) fn is_ambiguous(path: &str) -> bool {
     has_broken_escape(path) || has_odd_byte() || has_dots(Decoded(once.clone()))
 }
 
-/// Whether some take a path for a reference to another host (RFC 3986, section 4.2: `//host/path`), as `new URL(path, base)` does in Node.js,
-/// with `\` for `/`. Looked for after decoding once and twice.
+/// Whether some take a path for a reference to another host (RFC 3986, section 4.2: `//host/path`),
+/// as `new URL(path, base)` does in Node.js, with `\` for `/`. Looked for after decoding once and
+/// twice.
 pub(crate) fn names_a_host(path: &str) -> bool {
     let is_read = |byte: &u8| !matches!(byte, b'\t' | b'\r' | b'\n');
     let mut start = Decoded(decoded(path)).filter(is_read);
@@ -130,11 +135,23 @@ mod tests {
         for (_what, paths) in [
             ("dots", "/. | /.. | /a/./b | /a/../b | /a/.. | /../a"),
             ("encoded dots", "/%2e | /a/%2e%2e/b | /a/.%2E/b | /a/%2e./b"),
-            ("slashes", r"/a/..%2fb | /a%2f../b | /a%2f..%2Fb | /a/..\b | /a\../b | /a%5c..%5cb | /a%5C%2e%2e"),
+            (
+                "slashes",
+                r"/a/..%2fb | /a%2f../b | /a%2f..%2Fb | /a/..\b | /a\../b | /a%5c..%5cb | /a%5C%2e%2e",
+            ),
             ("parameters", "/a/..;/b | /a/..;x=1/b | /a/.;x | /a/..%3bx/b | /a/%2e%2e;/b"),
-            ("ends", "/a/..%3fx | /a/..%23 | /a/.%23 | /a/..%253f | /a/%2e%2e%3Fb/c | /a/..?x | /a/..#"),
-            ("twice", "/a/%252e%252e/b | /a/%25%32e./b | /a/..%252fb | /a%255c..%255cb | /a/..%253b/b"),
-            ("broken", "/% | /a%2 | /a%2/b | /%zz | /%%2e | /a%2g | /a% | /%+1 | /a%00b | /%00 | /a\0b"),
+            (
+                "ends",
+                "/a/..%3fx | /a/..%23 | /a/.%23 | /a/..%253f | /a/%2e%2e%3Fb/c | /a/..?x | /a/..#",
+            ),
+            (
+                "twice",
+                "/a/%252e%252e/b | /a/%25%32e./b | /a/..%252fb | /a%255c..%255cb | /a/..%253b/b",
+            ),
+            (
+                "broken",
+                "/% | /a%2 | /a%2/b | /%zz | /%%2e | /a%2g | /a% | /%+1 | /a%00b | /%00 | /a\0b",
+            ),
             ("left out", "/a/.%09./b | /a/%0d%2e%2e/b | /a/..%0A/b | /a/.%250a./b"),
             ("blanks", "/a/..%20/b | /a/.%20%20 | /a/.. /b"),
             ("overlong", "/a/%c0%ae%c0%ae/b | /a%C0%AFb | /a%c1%9cb"),

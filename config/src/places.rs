@@ -1,7 +1,7 @@
 //! Every key of a configuration: its line, and its value in the words of the file.
 //!
-//! The reader records them, so that a key has one declaration. Problems that are found later get their lines here, and the
-//! admin listener and a reload show the values.
+//! The reader records them, so that a key has one declaration. Problems that are found later get
+//! their lines here, and the admin listener and a reload show the values.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -54,7 +54,8 @@ pub(crate) fn shown(text: &str) -> Cow<'static, str> {
 }
 
 impl Places {
-    /// A problem with the value of a key, such as `source.main.password_file`. A key that nobody wrote has the line of its table.
+    /// A problem with the value of a key, such as `source.main.password_file`. A key that nobody
+    /// wrote has the line of its table.
     pub fn problem(&self, key: &str, text: impl Display) -> Problem {
         let within = |table: &&WrittenTable| match key.strip_prefix(table.name.as_str()) {
             Some(rest) => table.name.is_empty() || rest.is_empty() || rest.starts_with('.'),

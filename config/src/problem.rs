@@ -1,4 +1,5 @@
-//! Problems and warnings, each with its place. Collects all of them, so that a user is told everything at once.
+//! Problems and warnings, each with its place. Collects all of them, so that a user is told
+//! everything at once.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -74,7 +75,8 @@ impl std::error::Error for Problems {}
 pub(crate) struct Place {
     /// 0 on the command line.
     pub(crate) line: usize,
-    /// The full name of the key, e.g. `source.main.kind`, without control characters: it is shown in a line, and on terminals.
+    /// The full name of the key, e.g. `source.main.kind`, without control characters: it is shown
+    /// in a line, and on terminals.
     pub(crate) key: String,
 }
 
@@ -96,7 +98,8 @@ pub(crate) fn must_be(what: &str, text: &str) -> String {
     format!("must be {what}, not {text:?}")
 }
 
-/// What was noticed while one configuration was read and checked. The default is for the command line.
+/// What was noticed while one configuration was read and checked. The default is for the command
+/// line.
 #[derive(Default)]
 pub(crate) struct Notes {
     /// `None`: the command line.

@@ -1,7 +1,8 @@
-//! Reads TOML tables key by key. Notes every problem and goes on, where serde would stop at the first.
+//! Reads TOML tables key by key. Notes every problem and goes on, where serde would stop at the
+//! first.
 //!
-//! Each method declares a key: its type, its range and its default. A wrong value is noted, and the default stands in for
-//! it, because a configuration with a problem is never used.
+//! Each method declares a key: its type, its range and its default. A wrong value is noted, and the
+//! default stands in for it, because a configuration with a problem is never used.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -130,7 +131,12 @@ impl<'t> Table<'t> {
     }
 
     /// A number of any unit that has no default.
-    pub(crate) fn optional<N: TryFrom<i64>>(&mut self, key: Key, unit: Unit, range: Range) -> Option<N> {
+    pub(crate) fn optional<N: TryFrom<i64>>(
+        &mut self,
+        key: Key,
+        unit: Unit,
+        range: Range,
+    ) -> Option<N> {
         self.number(key, unit, range, None).map(fitting)
     }
 
@@ -142,7 +148,8 @@ impl<'t> Table<'t> {
         self.right(key, unit.check(number?, range))
     }
 
-    /// A list of strings that `parse` understands, each with its place. The same twice is a problem.
+    /// A list of strings that `parse` understands, each with its place. The same twice is a
+    /// problem.
     pub(crate) fn list<T: Eq>(&mut self, key: Key, parse: impl Fn(&str) -> Read<T>) -> List<T> {
         let list = self.read(key, "a list of strings", DeValue::as_array);
         let (mut texts, mut values): (Vec<&str>, List<T>) = (Vec::new(), Vec::new());
@@ -163,7 +170,11 @@ impl<'t> Table<'t> {
     }
 
     /// A table in this one, `[key]` or `key = { … }`; `None` too if anything in it is wrong.
-    pub(crate) fn table<T>(&mut self, key: Key, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+    pub(crate) fn table<T>(
+        &mut self,
+        key: Key,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<T> {
         let entries = Some(self.read(key, "a table", DeValue::as_table)?);
         self.record_key(key, None);
         let Table { notes, record, .. } = *self;
@@ -239,7 +250,12 @@ impl<'t> Table<'t> {
     }
 
     /// The value of a key, if it is written and of the type that `convert` takes.
-    fn read<T>(&mut self, key: Key, expected: &str, convert: impl FnOnce(&'t DeValue<'t>) -> Option<T>) -> Option<T> {
+    fn read<T>(
+        &mut self,
+        key: Key,
+        expected: &str,
+        convert: impl FnOnce(&'t DeValue<'t>) -> Option<T>,
+    ) -> Option<T> {
         self.asked.push(key);
         let (_, value) = self.find(key)?;
         self.right(key, convert(value).ok_or_else(|| wrong_type(expected, value)))
@@ -350,7 +366,8 @@ mod tests {
 
     #[test]
     fn nearest_word_is_near() {
-        let nearest = |word| nearest(word, ["max_age", "mode", "name", "path", "exempt_methods"].into_iter());
+        let nearest =
+            |word| nearest(word, ["max_age", "mode", "name", "path", "exempt_methods"].into_iter());
         assert_eq!(nearest("maxage"), Some("max_age"));
         assert_eq!(nearest("exempt_method"), Some("exempt_methods"));
         assert_eq!(nearest("nmae"), Some("name"));
@@ -361,7 +378,9 @@ mod tests {
 
     #[test]
     fn edits_count_letters() {
-        for (from, to, count) in [("", "", 0), ("a", "", 1), ("", "ab", 2), ("kitten", "sitting", 3), ("é", "e", 1)] {
+        for (from, to, count) in
+            [("", "", 0), ("a", "", 1), ("", "ab", 2), ("kitten", "sitting", 3), ("é", "e", 1)]
+        {
             assert_eq!(edits(from, to), count, "{from:?} {to:?}");
         }
     }

@@ -11,7 +11,8 @@ use crate::reader::Table;
 pub struct Decisions {
     /// How many, the newest; 0 to 100,000, by default 10,000.
     pub kept: usize,
-    /// One admission in so many is among them, besides every refusal; 1 to 1,000,000, by default 100; `None`: no admission.
+    /// One admission in so many is among them, besides every refusal; 1 to 1,000,000, by default
+    /// 100; `None`: no admission.
     pub admissions_one_in: Option<NonZeroU32>,
 }
 
@@ -24,7 +25,8 @@ pub struct AccessLog {
     pub format: AccessLogFormat,
     /// One request in so many has a line; 1 to 1,000,000, by default 1.
     pub one_in: NonZeroU32,
-    /// Whether lines have the queries of targets and referers; by default not, since queries carry secrets.
+    /// Whether lines have the queries of targets and referers; by default not, since queries carry
+    /// secrets.
     pub queries: bool,
 }
 
@@ -111,8 +113,15 @@ mod tests {
         assert_eq!(read("").unwrap().access_log, None);
         let config = read("[access_log]\nformat = \"combined\"").unwrap();
         assert_eq!(config.access_log, None);
-        let warning = config.warnings.iter().map(ToString::to_string).find(|text| text.contains("access log"));
-        assert_eq!(warning.unwrap(), "f.toml:3: access_log.format: there is no access log without a path");
+        let warning = config
+            .warnings
+            .iter()
+            .map(ToString::to_string)
+            .find(|text| text.contains("access log"));
+        assert_eq!(
+            warning.unwrap(),
+            "f.toml:3: access_log.format: there is no access log without a path"
+        );
     }
 
     #[test]
@@ -122,10 +131,13 @@ mod tests {
             ("stderr", AccessLogTarget::Stderr),
             ("/var/log/a.log", AccessLogTarget::File("/var/log/a.log".into())),
         ] {
-            let table = format!("[access_log]\npath = {path:?}\none_in = 100\nformat = \"combined\"\nqueries = true");
+            let table = format!(
+                "[access_log]\npath = {path:?}\none_in = 100\nformat = \"combined\"\nqueries = true"
+            );
             let config = read(&table).unwrap();
             let one_in = NonZeroU32::new(100).unwrap();
-            let expected = AccessLog { target, format: AccessLogFormat::Combined, one_in, queries: true };
+            let expected =
+                AccessLog { target, format: AccessLogFormat::Combined, one_in, queries: true };
             assert_eq!(config.access_log, Some(expected));
         }
         for path in ["a.log", "", r"/a\u0007"] {

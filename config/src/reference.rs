@@ -1,4 +1,5 @@
-//! docs/configuration.md says what the code does: the same keys, the same defaults, the same ranges.
+//! docs/configuration.md says what the code does: the same keys, the same defaults, the same
+//! ranges.
 
 use std::collections::BTreeMap;
 
@@ -89,14 +90,30 @@ fn reference_has_every_key_with_its_default_and_no_other() {
     }
     let rows = rows();
     let described: Vec<(&str, &str)> = rows.iter().map(|row| (row.section, row.key)).collect();
-    assert!(described.iter().all(|key| known.contains_key(key)), "the reference has keys that are none");
-    assert_eq!(known.len(), described.len(), "{:?}", known.keys().filter(|key| !described.contains(key)));
-    for Row { section, key, default, .. } in rows.iter().filter(|row| !row.default.starts_with("required")) {
-        let is_in_use =
-            matches!(*key, "client_ca" | "certificate" | "key" | "username" | "password_file" | "common_name");
+    assert!(
+        described.iter().all(|key| known.contains_key(key)),
+        "the reference has keys that are none"
+    );
+    assert_eq!(
+        known.len(),
+        described.len(),
+        "{:?}",
+        known.keys().filter(|key| !described.contains(key))
+    );
+    for Row { section, key, default, .. } in
+        rows.iter().filter(|row| !row.default.starts_with("required"))
+    {
+        let is_in_use = matches!(
+            *key,
+            "client_ca" | "certificate" | "key" | "username" | "password_file" | "common_name"
+        );
         match (known[&(*section, *key)], literal(default)) {
-            (Some(value), Some(default)) => assert_eq!(value, default.replace('"', ""), "{section} {key}"),
-            (Some(value), None) => assert!(*default == "none" && (value == "none" || is_in_use), "{section} {key}"),
+            (Some(value), Some(default)) => {
+                assert_eq!(value, default.replace('"', ""), "{section} {key}")
+            }
+            (Some(value), None) => {
+                assert!(*default == "none" && (value == "none" || is_in_use), "{section} {key}")
+            }
             (None, default) => assert_eq!(default, None, "{section} {key} is a table"),
         }
     }
@@ -108,7 +125,11 @@ fn reference_has_the_ranges() {
         let in_section = |other: &str| if section == other { setting } else { "" };
         let table = literal(section).filter(|table| !table.starts_with("[["));
         let table = table.map_or(String::new(), |table| format!("{table}\n{setting}"));
-        parse(&format!("{}\n{table}\n{EVERY_ROUTE}\n{}", in_section("Top level"), in_section("`[[route]]`")))
+        parse(&format!(
+            "{}\n{table}\n{EVERY_ROUTE}\n{}",
+            in_section("Top level"),
+            in_section("`[[route]]`")
+        ))
     };
     let mut compared = 0;
     for Row { section, key, range, .. } in rows() {
@@ -118,7 +139,9 @@ fn reference_has_the_ranges() {
             assert!(with(section, &format!("{key} = {end}")).is_ok(), "{key} = {end}");
         }
         let beyond = match most.rfind(|last: char| last.is_ascii_digit()) {
-            Some(last) if most.starts_with('"') => format!("{}0{}", &most[..=last], &most[last + 1..]),
+            Some(last) if most.starts_with('"') => {
+                format!("{}0{}", &most[..=last], &most[last + 1..])
+            }
             Some(_) | None => format!("{most}0"),
         };
         let problems = with(section, &format!("{key} = {beyond}")).unwrap_err().to_string();

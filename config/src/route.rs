@@ -20,7 +20,8 @@ use crate::upstream::Upstream;
 pub struct Route {
     /// Its name: `[A-Za-z0-9_-]{1,64}`, a metric label; no other route has it.
     pub name: String,
-    /// The host that it serves, in lower case, without port and without a dot at its end; `None`: every host.
+    /// The host that it serves, in lower case, without port and without a dot at its end; `None`:
+    /// every host.
     pub host: Option<String>,
     /// The paths that it takes.
     pub path: PathTemplate,
@@ -28,7 +29,8 @@ pub struct Route {
     pub upstream: Upstream,
     /// Whether requests are fenced, and by which lock.
     pub mode: Mode,
-    /// How senders prove which owner they are, where the route wants that; every listener then asks for client certificates.
+    /// How senders prove which owner they are, where the route wants that; every listener then asks
+    /// for client certificates.
     pub identity: Option<PeerIdentity>,
     /// Methods that pass without a token.
     pub exempt_methods: Vec<Method>,
@@ -38,9 +40,11 @@ pub struct Route {
     pub max_age: Duration,
     /// How long a request waits for those of an earlier holder; 100 ms to 1 h, by default 10 s.
     pub handoff_timeout: Duration,
-    /// How long a worker may go on with a request whose end was not seen; 100 ms to 1 h, by default 30 s.
+    /// How long a worker may go on with a request whose end was not seen; 100 ms to 1 h, by default
+    /// 30 s.
     pub orphan_timeout: Duration,
-    /// From the request sent to the head of its response, and the longest silence after it; 10 ms to 1 h, by default 30 s.
+    /// From the request sent to the head of its response, and the longest silence after it; 10 ms
+    /// to 1 h, by default 30 s.
     pub upstream_timeout: Duration,
     /// The longest a request may take in all; 10 ms to 24 h; `None`: as long as it takes.
     pub request_timeout: Option<Duration>,
@@ -52,7 +56,8 @@ pub struct Route {
     pub on_handoff_timeout: OnHandoffTimeout,
     /// What a request is to the worker if the worker never gets the whole of it.
     pub partial_requests: PartialRequests,
-    /// Whether responses have no end of their own, so that they are cut when their tenure ends and not waited for.
+    /// Whether responses have no end of their own, so that they are cut when their tenure ends and
+    /// not waited for.
     pub streaming: bool,
     /// Whether responses say what the verdict was, in `Fence-Verdict`.
     pub verdict_header: bool,
@@ -112,7 +117,8 @@ pub enum OnUnavailable {
     DangerousAdmit,
 }
 
-/// What becomes of a request that waited as long as it may for those of an earlier holder to leave the worker.
+/// What becomes of a request that waited as long as it may for those of an earlier holder to leave
+/// the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnHandoffTimeout {
     /// It is refused.
@@ -271,15 +277,19 @@ type WithLock = fn(Lock) -> Mode;
 /// The modes. Only a route that is off does without a lock.
 const MODES: [(&str, Option<WithLock>); 3] =
     [("enforce", Some(Mode::Enforce)), ("shadow", Some(Mode::Shadow)), ("off", None)];
-const FRESHNESS: [(&str, Freshness); 2] = [("cached", Freshness::Cached), ("linearizable", Freshness::Linearizable)];
+const FRESHNESS: [(&str, Freshness); 2] =
+    [("cached", Freshness::Cached), ("linearizable", Freshness::Linearizable)];
 const ON_UNAVAILABLE: [(&str, OnUnavailable); 2] =
     [("reject", OnUnavailable::Reject), ("dangerous_admit", OnUnavailable::DangerousAdmit)];
-const ON_HANDOFF_TIMEOUT: [(&str, OnHandoffTimeout); 2] =
-    [("reject", OnHandoffTimeout::Reject), ("dangerous_proceed", OnHandoffTimeout::DangerousProceed)];
+const ON_HANDOFF_TIMEOUT: [(&str, OnHandoffTimeout); 2] = [
+    ("reject", OnHandoffTimeout::Reject),
+    ("dangerous_proceed", OnHandoffTimeout::DangerousProceed),
+];
 const PARTIAL_REQUESTS: [(&str, PartialRequests); 2] =
     [("orphans", PartialRequests::Orphans), ("harmless", PartialRequests::Harmless)];
 const SHADOW: &str = r#"refuses nothing: it only records what "enforce" would have done"#;
-const DANGEROUS_ADMIT: &str = "forwards requests unjudged, an ended holder's too, while the lock store cannot be asked";
+const DANGEROUS_ADMIT: &str =
+    "forwards requests unjudged, an ended holder's too, while the lock store cannot be asked";
 const DANGEROUS_PROCEED: &str = "forwards requests of a new holder after handoff_timeout, while those of an \
     earlier one may still be at the worker";
 const HARMLESS: &str = "takes the worker's word that it does nothing with a request that it gets only a part of: \
@@ -302,7 +312,8 @@ fn parse_method(text: &str) -> Result<Method, String> {
     Method::from_bytes(text.as_bytes()).map_err(|_| must_be(what, text))
 }
 
-const STANDARD_METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
+const STANDARD_METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -6,7 +6,8 @@ use std::ops::Deref;
 use crate::path_template::plain_first_segment;
 use crate::route::Route;
 
-/// The routes of a configuration in the order in which they are asked: a slice of them, and what tells quickly which have to be.
+/// The routes of a configuration in the order in which they are asked: a slice of them, and what
+/// tells quickly which have to be.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Routes {
     in_order: Vec<Route>,
@@ -16,9 +17,11 @@ pub struct Routes {
     pub(crate) fences_by_host: bool,
     /// The numbers of all.
     all: Vec<usize>,
-    /// The numbers of those that may take a path whatever its first segment is: theirs is a capture, say.
+    /// The numbers of those that may take a path whatever its first segment is: theirs is a
+    /// capture, say.
     of_any_segment: Vec<usize>,
-    /// First segments in lower case, in order, each with the numbers of the routes that begin with it.
+    /// First segments in lower case, in order, each with the numbers of the routes that begin with
+    /// it.
     by_first_segment: Vec<(String, Vec<usize>)>,
 }
 
@@ -44,7 +47,8 @@ impl Routes {
         }
     }
 
-    /// The numbers of the routes that have to be asked for a path, in order: for each other one it is [`PathMatch::No`].
+    /// The numbers of the routes that have to be asked for a path, in order: for each other one it
+    /// is [`PathMatch::No`].
     ///
     /// [`PathMatch::No`]: crate::PathMatch::No
     pub(crate) fn that_may_take(&self, path: &str) -> impl Iterator<Item = usize> {
@@ -82,20 +86,31 @@ impl Deref for Routes {
 mod tests {
     use crate::Config;
 
-    /// Else lists grow with the square of the number of routes: 16,000 of which half began with a capture took 0.8 GB.
+    /// Else lists grow with the square of the number of routes: 16,000 of which half began with a
+    /// capture took 0.8 GB.
     #[test]
     fn a_route_is_in_one_list_whatever_its_path_begins_with() {
-        let path = |number| if number % 2 == 0 { format!("/{{x}}/{number}") } else { format!("/{number}/{{x}}") };
+        let path = |number| {
+            if number % 2 == 0 { format!("/{{x}}/{number}") } else { format!("/{number}/{{x}}") }
+        };
         let route = |number| {
             let (path, upstream) = (path(number), "http://127.0.0.1:9000");
-            format!("[[route]]\nname = \"r{number}\"\npath = \"{path}\"\nupstream = \"{upstream}\"\nmode = \"off\"\n")
+            format!(
+                "[[route]]\nname = \"r{number}\"\npath = \"{path}\"\nupstream = \"{upstream}\"\nmode = \"off\"\n"
+            )
         };
         let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
-        let text: String = std::iter::once(listener.to_owned()).chain((0..100).map(route)).collect();
+        let text: String =
+            std::iter::once(listener.to_owned()).chain((0..100).map(route)).collect();
         let routes = Config::from_toml("f.toml", &text).unwrap().routes;
-        let listed = routes.by_first_segment.iter().map(|(_, numbers)| numbers.len()).sum::<usize>();
+        let listed =
+            routes.by_first_segment.iter().map(|(_, numbers)| numbers.len()).sum::<usize>();
         assert_eq!((listed, routes.of_any_segment.len()), (50, 50));
-        assert_eq!(routes.that_may_take("/51/any").next(), Some(0), "whoever is first in the file is asked first");
+        assert_eq!(
+            routes.that_may_take("/51/any").next(),
+            Some(0),
+            "whoever is first in the file is asked first"
+        );
         assert_eq!(routes.that_may_take("/51/any").collect::<Vec<_>>().len(), 51);
     }
 }

@@ -24,23 +24,24 @@ pub enum Routing<'c, 'p> {
     },
     /// No route takes it.
     NoRoute,
-    /// Which route takes it depends on who reads the path, or a capture may not stand in a lock key: it is refused
-    /// as `lock-not-allowed`.
+    /// Which route takes it depends on who reads the path, or a capture may not stand in a lock
+    /// key: it is refused as `lock-not-allowed`.
     LockNotAllowed,
 }
 
 impl Config {
     /// The route of a request: the first that takes its host and path.
     ///
-    /// `host` is the request's authority or `Host` header, its port included or not; `path` is the path as received,
-    /// without the query.
+    /// `host` is the request's authority or `Host` header, its port included or not; `path` is the
+    /// path as received, without the query.
     ///
     /// # Contract
-    /// As long as any route has a lock, a path that workers may read differently is refused on every route, the ones
-    /// in `off` mode included: it might be an unguarded path here and a guarded one at the worker. See
-    /// [`PathTemplate::matches`](crate::PathTemplate::matches). Where the host decides too, so is a path that begins with two slashes, in any
-    /// spelling: it is another host's to some. Without any lock there is nothing to slip past, and every path goes to the
-    /// first route that may take it.
+    /// As long as any route has a lock, a path that workers may read differently is refused on
+    /// every route, the ones in `off` mode included: it might be an unguarded path here and a
+    /// guarded one at the worker. See [`PathTemplate::matches`](crate::PathTemplate::matches).
+    /// Where the host decides too, so is a path that begins with two slashes, in any spelling: it
+    /// is another host's to some. Without any lock there is nothing to slip past, and every path
+    /// goes to the first route that may take it.
     pub fn route<'p>(&self, host: Option<&str>, path: &'p str) -> Routing<'_, 'p> {
         self.routes.first_that_takes(host, path, self.routes.that_may_take(path))
     }
@@ -48,7 +49,8 @@ impl Config {
     /// Whether the host of a request decides if it is fenced.
     ///
     /// # Contract
-    /// Then a request that names no host must be refused: whatever host the worker takes it for, it may be that of a fence.
+    /// Then a request that names no host must be refused: whatever host the worker takes it for, it
+    /// may be that of a fence.
     pub fn fences_by_host(&self) -> bool {
         self.routes.fences_by_host
     }
@@ -107,7 +109,8 @@ impl Route {
         let Some(served) = &self.host else {
             return true;
         };
-        host().is_some_and(|host| host.eq_ignore_ascii_case(served) || is_same_address(host, served))
+        host()
+            .is_some_and(|host| host.eq_ignore_ascii_case(served) || is_same_address(host, served))
     }
 }
 
@@ -117,9 +120,11 @@ fn is_same_address(host: &str, other: &str) -> bool {
     address(host).is_some_and(|one| address(other) == Some(one))
 }
 
-/// The host of an authority, without its port and without the dot that an absolute name may end with.
+/// The host of an authority, without its port and without the dot that an absolute name may end
+/// with.
 fn without_port(authority: &str) -> &str {
-    // An IPv6 address has colons of its own, inside of its brackets. Behind a colon, brackets are none of a host.
+    // An IPv6 address has colons of its own, inside of its brackets. Behind a colon, brackets are
+    // none of a host.
     let is_address = authority.starts_with('[');
     let behind_address = authority.find(']').filter(|_| is_address).unwrap_or(0);
     let host = match authority[behind_address..].find(':') {
@@ -173,7 +178,8 @@ mod tests {
         let went_to = match config.route(host, path) {
             Routing::To { route, index, captures } => {
                 assert_eq!(config.routes[index].name, route.name);
-                let captures: Vec<String> = captures.iter().map(|capture| capture.to_string()).collect();
+                let captures: Vec<String> =
+                    captures.iter().map(|capture| capture.to_string()).collect();
                 format!("{} {}", route.name, captures.join(",")).trim_end().to_owned()
             }
             Routing::NoRoute => "none".to_owned(),
@@ -216,7 +222,10 @@ mod tests {
         for fence in [GUARDED, "mode = \"shadow\"\nlock = { source = \"main\", key = \"/k\" }"] {
             assert!(config(&format!("host = \"h\"\n{fence}")).fences_by_host());
         }
-        assert!(!config("host = \"h\"\nmode = \"off\"\nlock = { source = \"main\", key = \"/k\" }").fences_by_host());
+        assert!(
+            !config("host = \"h\"\nmode = \"off\"\nlock = { source = \"main\", key = \"/k\" }")
+                .fences_by_host()
+        );
     }
 
     #[test]
@@ -277,15 +286,22 @@ mod tests {
         let paths = ["/a/x", "/b/", "/A/y", "/{x}/y", "/ä/", "/b/{x}", "/"];
         let route = |path: &str| Route { path: PathTemplate::parse(path).unwrap(), ..any_route() };
         let routes = Routes::new(paths.map(route).to_vec());
-        for (path, asked) in
-            [("/a", &[0, 2, 3, 4, 6][..]), ("/A/x", &[0, 2, 3, 4, 6]), ("/b/c", &[1, 3, 4, 5, 6]), ("/ab/", &[3, 4, 6])]
-        {
+        for (path, asked) in [
+            ("/a", &[0, 2, 3, 4, 6][..]),
+            ("/A/x", &[0, 2, 3, 4, 6]),
+            ("/b/c", &[1, 3, 4, 5, 6]),
+            ("/ab/", &[3, 4, 6]),
+        ] {
             assert_eq!(routes.that_may_take(path).collect::<Vec<_>>(), asked, "{path}");
         }
         let texts = "\
             * | a | / | //a | /%61/ | /a;v=1/ | /\u{212a}/ | /a\\b | /a\0 | ";
         for unclear in texts.split(" | ") {
-            assert_eq!(routes.that_may_take(unclear).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6], "{unclear:?}");
+            assert_eq!(
+                routes.that_may_take(unclear).collect::<Vec<_>>(),
+                [0, 1, 2, 3, 4, 5, 6],
+                "{unclear:?}"
+            );
         }
     }
 

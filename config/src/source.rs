@@ -45,16 +45,19 @@ pub struct EtcdUser {
 
 /// The keys that a source of kind `memory` has not.
 const ETCD_KEYS: [&str; 5] = ["endpoints", "cluster_id", "tls", "username", "password_file"];
-const NO_MEMORY_KEY: &str = r#"a source of kind "memory" is in this process and connects to nothing: leave it out"#;
+const NO_MEMORY_KEY: &str =
+    r#"a source of kind "memory" is in this process and connects to nothing: leave it out"#;
 
 impl Source {
-    /// The source, and where it is written. One with a problem is in the list all the same, so that routes can name it.
+    /// The source, and where it is written. One with a problem is in the list all the same, so that
+    /// routes can name it.
     pub(crate) fn read((name, mut t): (String, Table<'_>)) -> (Source, Place) {
         if let Err(problem) = parse_name(&name) {
             t.notes.problem(&t.place, problem);
         }
-        let is_etcd =
-            t.required("kind", r#""etcd" or "memory""#, |kind| one_of(kind, &[("etcd", true), ("memory", false)]));
+        let is_etcd = t.required("kind", r#""etcd" or "memory""#, |kind| {
+            one_of(kind, &[("etcd", true), ("memory", false)])
+        });
         for key in t.written(&ETCD_KEYS) {
             if is_etcd == Some(false) {
                 t.problem(key, NO_MEMORY_KEY);
@@ -66,7 +69,8 @@ impl Source {
     }
 }
 
-const NO_TLS: &str = r#"missing: with https:// endpoints, at least tls = { ca = "/path" } in a file"#;
+const NO_TLS: &str =
+    r#"missing: with https:// endpoints, at least tls = { ca = "/path" } in a file"#;
 const IN_CLEARTEXT: &str = "its password and its logins go over the network as they are: use https";
 
 fn read_etcd(t: &mut Table<'_>) -> SourceKind {

@@ -1,4 +1,5 @@
-//! `tls = { … }`: which files TLS is made of, for a side that accepts connections and for one that connects.
+//! `tls = { … }`: which files TLS is made of, for a side that accepts connections and for one that
+//! connects.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,8 @@ pub struct ClientTls {
     pub crl: Option<PathBuf>,
     /// What we show to be ourselves; `None`: nothing.
     pub identity: Option<Identity>,
-    /// The name that the other side's certificate must have, in lower case; `None`: the host that is connected to.
+    /// The name that the other side's certificate must have, in lower case; `None`: the host that
+    /// is connected to.
     pub server_name: Option<String>,
 }
 
@@ -121,7 +123,8 @@ pub(crate) fn check_host(host: &str, place: &Place, notes: &Notes) {
     }
 }
 
-/// Whether a certificate can be for it: an IP address, or a DNS name by the rules that rustls goes by.
+/// Whether a certificate can be for it: an IP address, or a DNS name by the rules that rustls goes
+/// by.
 fn is_certificate_name(text: &str) -> bool {
     if text.parse::<std::net::IpAddr>().is_ok() {
         return true;
@@ -168,10 +171,14 @@ mod tests {
 
     #[test]
     fn a_listener_needs_a_certificate_and_its_key() {
-        let expected = ServerTls { identity: pair(), clients: None, min_version: TlsVersion::Tls12 };
+        let expected =
+            ServerTls { identity: pair(), clients: None, min_version: TlsVersion::Tls12 };
         assert_eq!(server(PAIR), Ok(expected));
         let problem = server("certificate = \"/t/a.pem\"").unwrap_err();
-        assert!(problem.contains("key: missing: the file of the certificate's private key"), "{problem}");
+        assert!(
+            problem.contains("key: missing: the file of the certificate's private key"),
+            "{problem}"
+        );
         let problem = server("certificate = \"a.pem\"\nkey = \"/t/\"").unwrap_err();
         assert_eq!(problem.matches("must be the absolute path of a file").count(), 2, "{problem}");
         let problem = server(&format!("{PAIR}min_version = \"1.1\"\ncipher = \"x\"")).unwrap_err();
@@ -181,9 +188,13 @@ mod tests {
 
     #[test]
     fn whoever_names_authorities_for_clients_asks_for_certificates() {
-        let clients =
-            |rest: &str| server(&format!("{PAIR}client_ca = \"/t/ca.pem\"\n{rest}")).unwrap().clients.unwrap();
-        assert_eq!(clients(""), ClientCertificates { ca: "/t/ca.pem".into(), crl: None, required: true });
+        let clients = |rest: &str| {
+            server(&format!("{PAIR}client_ca = \"/t/ca.pem\"\n{rest}")).unwrap().clients.unwrap()
+        };
+        assert_eq!(
+            clients(""),
+            ClientCertificates { ca: "/t/ca.pem".into(), crl: None, required: true }
+        );
         assert!(!clients("client_certificates = \"optional\"").required);
         assert_eq!(clients("crl = \"/t/crl.pem\"").crl, Some("/t/crl.pem".into()));
         for alone in ["crl = \"/t/crl.pem\"", "client_certificates = \"required\""] {
@@ -195,9 +206,12 @@ mod tests {
 
     #[test]
     fn client_tls_needs_only_authorities() {
-        let expected = ClientTls { ca: "/t/ca.pem".into(), crl: None, identity: None, server_name: None };
+        let expected =
+            ClientTls { ca: "/t/ca.pem".into(), crl: None, identity: None, server_name: None };
         assert_eq!(client("ca = \"/t/ca.pem\""), Ok(expected));
-        let all = format!("{PAIR}ca = \"/t/ca.pem\"\ncrl = \"/t/crl.pem\"\nserver_name = \"Worker.example\"");
+        let all = format!(
+            "{PAIR}ca = \"/t/ca.pem\"\ncrl = \"/t/crl.pem\"\nserver_name = \"Worker.example\""
+        );
         let expected = ClientTls {
             ca: "/t/ca.pem".into(),
             crl: Some("/t/crl.pem".into()),

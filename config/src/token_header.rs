@@ -6,8 +6,11 @@ use crate::problem::must_be;
 use crate::reader::Table;
 
 /// The keys of the headers for owner, revision and lock, with their defaults.
-const KEYS: [(&str, &str); 3] =
-    [("owner_header", "Fence-Owner"), ("revision_header", "Fence-Revision"), ("lock_header", "Fence-Lock")];
+const KEYS: [(&str, &str); 3] = [
+    ("owner_header", "Fence-Owner"),
+    ("revision_header", "Fence-Revision"),
+    ("lock_header", "Fence-Lock"),
+];
 
 /// The headers for owner, revision and lock, in this order; `None` if one is wrong.
 pub(crate) fn read_token_headers(t: &mut Table<'_>) -> Option<[HeaderName; 3]> {
@@ -38,7 +41,8 @@ pub fn parse_token_header(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// Whether a server that makes one mark of all that is neither letter nor digit, as CGI does of `-` and `_`, takes both for one name.
+/// Whether a server that makes one mark of all that is neither letter nor digit, as CGI does of `-`
+/// and `_`, takes both for one name.
 pub fn folds_alike(one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> bool {
     let (one, other) = (one.as_ref(), other.as_ref());
     let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };

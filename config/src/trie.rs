@@ -11,12 +11,14 @@ pub(crate) enum Step {
     BeginsWith(String),
 }
 
-/// How many steps of a template are looked at. No more: a template may have thousands, and each is a call within the one before.
+/// How many steps of a template are looked at. No more: a template may have thousands, and each is
+/// a call within the one before.
 pub(crate) const STEPS_MAX: usize = 32;
 
 /// The numbers of templates, by their steps.
 ///
-/// Of what it finds, each has to be held against the other template itself: it may have nothing in common with it after all.
+/// Of what it finds, each has to be held against the other template itself: it may have nothing in
+/// common with it after all.
 #[derive(Debug, Default)]
 pub(crate) struct Trie {
     /// Of those that end here.
@@ -39,7 +41,8 @@ impl Trie {
         self.find(steps, true)
     }
 
-    /// The numbers of all that may take whatever begins with something that the other takes, in order.
+    /// The numbers of all that may take whatever begins with something that the other takes, in
+    /// order.
     pub(crate) fn covering(&self, steps: &[Step]) -> Vec<usize> {
         self.find(steps, false)
     }

@@ -39,12 +39,19 @@ fn what_begins_otherwise_is_not_found() {
 
 #[test]
 fn of_many_that_are_different_each_finds_itself_alone() {
-    for (before, after) in [("locks/", ""), ("*/", "/x"), ("locks/*/", ""), ("locks/", "-*"), ("", "/*/lock")] {
-        let written: Vec<String> = (100..1000).map(|number| format!("{before}{number}{after}")).collect();
+    for (before, after) in
+        [("locks/", ""), ("*/", "/x"), ("locks/*/", ""), ("locks/", "-*"), ("", "/*/lock")]
+    {
+        let written: Vec<String> =
+            (100..1000).map(|number| format!("{before}{number}{after}")).collect();
         let trie = trie(&written.iter().map(String::as_str).collect::<Vec<_>>());
         for (number, written) in written.iter().enumerate() {
             let steps = steps(written);
-            assert_eq!((trie.alike(&steps), trie.covering(&steps)), (vec![number], vec![number]), "{written}");
+            assert_eq!(
+                (trie.alike(&steps), trie.covering(&steps)),
+                (vec![number], vec![number]),
+                "{written}"
+            );
         }
     }
 }

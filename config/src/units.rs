@@ -24,7 +24,8 @@ pub(crate) const HOUR: i64 = 60 * MINUTE;
 const TIMES: [(&str, i64); 4] = [("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", 1)];
 const TIME: &str = r#"one number and one unit, like "250ms", "5s", "2m" or "1h""#;
 const SIZES: [(&str, i64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-const SIZE: &str = r#"one number and one unit (B, KiB, MiB or GiB), like "64KiB", or an integer of bytes"#;
+const SIZE: &str =
+    r#"one number and one unit (B, KiB, MiB or GiB), like "64KiB", or an integer of bytes"#;
 
 impl Unit {
     /// How a value must look.
@@ -58,7 +59,8 @@ impl Unit {
         Err(format!("must be {least} to {most}, not {}", self.show(number)))
     }
 
-    /// The shortest spelling that reads as this. A negative number has none, and is shown as the integer it is.
+    /// The shortest spelling that reads as this. A negative number has none, and is shown as the
+    /// integer it is.
     pub(crate) fn show(self, number: i64) -> String {
         let units = match self {
             Unit::Time if number == 0 => return r#""0s""#.to_owned(),
@@ -92,11 +94,16 @@ mod tests {
 
     #[test]
     fn duration_is_one_number_and_one_unit() {
-        for (text, millis) in [("250ms", 250), ("0s", 0), ("5s", 5_000), ("2m", 120_000), ("1h", 3_600_000)] {
+        for (text, millis) in
+            [("250ms", 250), ("0s", 0), ("5s", 5_000), ("2m", 120_000), ("1h", 3_600_000)]
+        {
             assert_eq!(read(Unit::Time, text), Some(millis), "{text}");
         }
         let too_long = ["18446744073709551615h", "18446744073709551616ms", "9223372036854775807s"];
-        let odd = ["", "5", "s", "5 s", " 5s", "5s ", "1.5s", "-5s", "+5s", "1m30s", "5S", "5sec", "1d", "٥s"];
+        let odd = [
+            "", "5", "s", "5 s", " 5s", "5s ", "1.5s", "-5s", "+5s", "1m30s", "5S", "5sec", "1d",
+            "٥s",
+        ];
         for text in odd.into_iter().chain(too_long) {
             assert_eq!(read(Unit::Time, text), None, "{text:?}");
         }
@@ -104,9 +111,13 @@ mod tests {
 
     #[test]
     fn size_is_one_number_and_one_unit() {
-        for (text, bytes) in
-            [("0B", 0), ("512B", 512), ("64KiB", 65_536), ("16MiB", 16_777_216), ("1GiB", 1_073_741_824)]
-        {
+        for (text, bytes) in [
+            ("0B", 0),
+            ("512B", 512),
+            ("64KiB", 65_536),
+            ("16MiB", 16_777_216),
+            ("1GiB", 1_073_741_824),
+        ] {
             assert_eq!(read(Unit::Size, text), Some(bytes), "{text}");
         }
         let texts = "\

@@ -85,7 +85,8 @@ pub enum UpstreamAddress {
 }
 
 impl UpstreamAddress {
-    /// Whether connections to it come in at that address on this machine, as far as can be told without asking anybody.
+    /// Whether connections to it come in at that address on this machine, as far as can be told
+    /// without asking anybody.
     pub fn leads_to(&self, listener: &Address) -> bool {
         match (self, listener) {
             (UpstreamAddress::Unix(path), Address::Unix(own)) => path == own,
@@ -140,8 +141,11 @@ pub(crate) enum Scheme {
 }
 
 /// The schemes over TCP and over a unix socket.
-const SCHEMES: [(Scheme, &str, &str); 3] =
-    [(Scheme::Http, "http", "unix"), (Scheme::H2c, "h2c", "unix+h2c"), (Scheme::Https, "https", "unix+https")];
+const SCHEMES: [(Scheme, &str, &str); 3] = [
+    (Scheme::Http, "http", "unix"),
+    (Scheme::H2c, "h2c", "unix+h2c"),
+    (Scheme::Https, "https", "unix+https"),
+];
 
 const FORMS: &str = "\"http://host:port\", \"https://host:port\", \"h2c://host:port\", \"unix:/path\", \
     \"unix+https:/path\" or \"unix+h2c:/path\"";
@@ -168,11 +172,18 @@ mod tests {
     /// How a worker is shown that is written so.
     fn shown(text: &str) -> String {
         let (address, scheme) = parse_url(text).unwrap();
-        let files = ClientTls { ca: PathBuf::from("/ca.pem"), crl: None, identity: None, server_name: None };
+        let files = ClientTls {
+            ca: PathBuf::from("/ca.pem"),
+            crl: None,
+            identity: None,
+            server_name: None,
+        };
         let protocol = match scheme {
             Scheme::Http => UpstreamProtocol::Http1,
             Scheme::H2c => UpstreamProtocol::H2c,
-            Scheme::Https => UpstreamProtocol::Tls(UpstreamTls { files, server_name: "worker".to_owned() }),
+            Scheme::Https => {
+                UpstreamProtocol::Tls(UpstreamTls { files, server_name: "worker".to_owned() })
+            }
         };
         Upstream { address, protocol }.to_string()
     }
@@ -206,7 +217,10 @@ mod tests {
             assert!(parse_url(text).is_err(), "{text:?}");
         }
         assert_eq!(parse_url("http://a:1/"), parse_url("http://a:1"));
-        assert_eq!(HostPort::parse_endpoint("https://[::1]:2379/"), HostPort::parse_endpoint("https://[::1]:2379"));
+        assert_eq!(
+            HostPort::parse_endpoint("https://[::1]:2379/"),
+            HostPort::parse_endpoint("https://[::1]:2379")
+        );
         let texts = "\
             http://a:1// | http://a:1/x | http://a:1/x/ | http://a:1?x | http://a:1/?x | \
             http://a:1#x/";

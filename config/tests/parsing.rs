@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencepost_config::{
-    Address, Admin, Config, Difference, Freshness, Limits, Listener, Mode, OnHandoffTimeout, OnUnavailable,
-    PartialRequests, Places, Record, SourceKind, StaleStatus, UpstreamProtocol,
+    Address, Admin, Config, Difference, Freshness, Limits, Listener, Mode, OnHandoffTimeout,
+    OnUnavailable, PartialRequests, Places, Record, SourceKind, StaleStatus, UpstreamProtocol,
 };
 use proptest::prelude::*;
 
@@ -82,17 +82,27 @@ fn the_shortest_file_means_the_defaults() {
     assert_eq!(config.limits, Limits::default());
     let [source] = &config.sources[..] else { panic!("one source") };
     assert_eq!(source.name, "main");
-    let SourceKind::Etcd { endpoints, cluster_id: None, tls: None, user: None } = &source.kind else {
+    let SourceKind::Etcd { endpoints, cluster_id: None, tls: None, user: None } = &source.kind
+    else {
         panic!("an etcd cluster")
     };
     assert_eq!(endpoints[0].to_string(), "127.0.0.1:2379");
     let [route] = &config.routes[..] else { panic!("one route") };
-    assert_eq!((route.name.as_str(), &route.host, route.path.as_str()), ("shards", &None, "/shards/{shard}/"));
+    assert_eq!(
+        (route.name.as_str(), &route.host, route.path.as_str()),
+        ("shards", &None, "/shards/{shard}/")
+    );
     assert_eq!(route.upstream.to_string(), "http://127.0.0.1:9000");
     assert_eq!((route.freshness, route.max_age), (Freshness::Cached, Duration::from_secs(5)));
-    assert_eq!((route.handoff_timeout, route.orphan_timeout), (Duration::from_secs(10), Duration::from_secs(30)));
+    assert_eq!(
+        (route.handoff_timeout, route.orphan_timeout),
+        (Duration::from_secs(10), Duration::from_secs(30))
+    );
     assert_eq!((route.upstream_timeout, route.request_timeout), (Duration::from_secs(30), None));
-    assert_eq!((route.stale_status, route.on_unavailable), (StaleStatus::PreconditionFailed, OnUnavailable::Reject));
+    assert_eq!(
+        (route.stale_status, route.on_unavailable),
+        (StaleStatus::PreconditionFailed, OnUnavailable::Reject)
+    );
     assert_eq!(
         (route.on_handoff_timeout, route.partial_requests),
         (OnHandoffTimeout::Reject, PartialRequests::Orphans)
@@ -101,10 +111,17 @@ fn the_shortest_file_means_the_defaults() {
     let headers = [&route.owner_header, &route.revision_header, &route.lock_header];
     assert_eq!(headers, ["fence-owner", "fence-revision", "fence-lock"]);
     let Mode::Enforce(lock) = &route.mode else { panic!("enforced") };
-    assert_eq!((lock.source, lock.key.as_str(), lock.from_header), (0, "/shards/{shard}/lock", false));
+    assert_eq!(
+        (lock.source, lock.key.as_str(), lock.from_header),
+        (0, "/shards/{shard}/lock", false)
+    );
     assert_eq!(lock.record, Record::Key { free_values: Vec::new(), owner_field: None });
     let [warning] = &config.warnings[..] else { panic!("one warning") };
-    assert!(warning.to_string().starts_with("fencepost.toml:1: state_dir: without state_dir a start promises nothing"));
+    assert!(
+        warning
+            .to_string()
+            .starts_with("fencepost.toml:1: state_dir: without state_dir a start promises nothing")
+    );
 }
 
 #[test]
@@ -155,9 +172,17 @@ fn everything_that_can_be_set_is_set() {
     assert_eq!(config.admin, Some(admin(Address::Unix("/run/admin.sock".into()))));
     assert_eq!(config.listeners.len(), 4, "the system never chooses one port twice");
     assert_eq!(config.listeners[3].address, Address::Systemd("a_b-c.socket@1".to_owned()));
-    assert_eq!((config.limits.header_bytes_max, config.limits.drain_delay), (16384, Duration::ZERO));
-    assert_eq!(config.sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
-    let SourceKind::Etcd { cluster_id, .. } = config.sources[1].kind else { panic!("an etcd cluster") };
+    assert_eq!(
+        (config.limits.header_bytes_max, config.limits.drain_delay),
+        (16384, Duration::ZERO)
+    );
+    assert_eq!(
+        config.sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(),
+        ["a", "b"]
+    );
+    let SourceKind::Etcd { cluster_id, .. } = config.sources[1].kind else {
+        panic!("an etcd cluster")
+    };
     assert_eq!(cluster_id, Some(0xcdf8_1819_4e3a_8c32));
     let route = &config.routes[0];
     assert_eq!(route.host.as_deref(), Some("worker.example"));
@@ -176,8 +201,11 @@ fn everything_that_can_be_set_is_set() {
 
 #[test]
 fn one_client_gets_all_but_a_hundredth_of_connections() {
-    let of_one_client =
-        |all| parse(&format!("{SHORTEST}\n[limits]\nconnections_max = {all}")).limits.connections_per_client_max;
+    let of_one_client = |all| {
+        parse(&format!("{SHORTEST}\n[limits]\nconnections_max = {all}"))
+            .limits
+            .connections_per_client_max
+    };
     assert_eq!([1, 2, 100, 150, 10_000].map(of_one_client), [1, 1, 99, 148, 9_900]);
 }
 
@@ -232,11 +260,21 @@ fn server_name_of_a_worker_is_its_host_by_default() {
         ("https://Worker.example:8443", r#"ca = "/ca.pem""#, "worker.example"),
         ("https://127.0.0.1:8443", r#"ca = "/ca.pem""#, "127.0.0.1"),
         ("https://[::1]:8443", r#"ca = "/ca.pem""#, "::1"),
-        ("https://127.0.0.1:8443", r#"ca = "/ca.pem", server_name = "worker.internal""#, "worker.internal"),
-        ("unix+https:/w.sock", r#"ca = "/ca.pem", server_name = "worker.internal""#, "worker.internal"),
+        (
+            "https://127.0.0.1:8443",
+            r#"ca = "/ca.pem", server_name = "worker.internal""#,
+            "worker.internal",
+        ),
+        (
+            "unix+https:/w.sock",
+            r#"ca = "/ca.pem", server_name = "worker.internal""#,
+            "worker.internal",
+        ),
     ] {
         let config = to_tls(upstream, upstream_tls);
-        let UpstreamProtocol::Tls(tls) = &config.routes[0].upstream.protocol else { panic!("{upstream}") };
+        let UpstreamProtocol::Tls(tls) = &config.routes[0].upstream.protocol else {
+            panic!("{upstream}")
+        };
         assert_eq!(tls.server_name, name);
         assert_eq!(tls.files.ca, Path::new("/ca.pem"));
     }

@@ -1,7 +1,8 @@
 //! Bad files, and exactly what is said about each: line, key and text. The cases are in `said/`.
 //!
-//! A case is the good file with some of its lines replaced, and after `=>` what is said about the file. `7| …` is the new
-//! line 7, `  | …` is one more line after it, and `0| …` comes before the file. Line 11 is the end of the good file. `# …` is a comment.
+//! A case is the good file with some of its lines replaced, and after `=>` what is said about the
+//! file. `7| …` is the new line 7, `  | …` is one more line after it, and `0| …` comes before the
+//! file. Line 11 is the end of the good file. `# …` is a comment.
 
 use fencepost_config::Config;
 
@@ -36,7 +37,8 @@ fn problems(text: &str) -> Vec<String> {
 }
 
 fn warnings(text: &str) -> Vec<String> {
-    let config = Config::from_toml("f.toml", text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
+    let config =
+        Config::from_toml("f.toml", text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
     let warnings = config.warnings.iter().map(ToString::to_string);
     warnings.filter(|warning| warning != NO_STATE_DIR).collect()
 }
@@ -45,11 +47,13 @@ fn warnings(text: &str) -> Vec<String> {
 fn check(table: &str, what_is_said: fn(&str) -> Vec<String>) {
     const SAYS: &str = "   => ";
     let (mut cases, mut failures) = (0, Vec::new());
-    let mut lines = table.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).peekable();
+    let mut lines =
+        table.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).peekable();
     while lines.peek().is_some() {
         let mut edits: Vec<(usize, String)> = Vec::new();
         while let Some(line) = lines.next_if(|line| !line.starts_with(SAYS)) {
-            let (number, text) = line.split_once('|').unwrap_or_else(|| panic!("no case has {line:?}"));
+            let (number, text) =
+                line.split_once('|').unwrap_or_else(|| panic!("no case has {line:?}"));
             let text = text.strip_prefix(' ').unwrap_or_default();
             match number.trim().parse() {
                 Ok(number) => edits.push((number, text.to_owned())),
@@ -60,10 +64,12 @@ fn check(table: &str, what_is_said: fn(&str) -> Vec<String>) {
         while let Some(line) = lines.next_if(|line| line.starts_with(SAYS)) {
             expected.extend(Some(&line[SAYS.len()..]).filter(|said| *said != "nothing"));
         }
-        let edits: Vec<(usize, &str)> = edits.iter().map(|(number, text)| (*number, text.as_str())).collect();
+        let edits: Vec<(usize, &str)> =
+            edits.iter().map(|(number, text)| (*number, text.as_str())).collect();
         let text = edited(&edits);
         let said = what_is_said(&text);
-        let said: Vec<&str> = said.iter().map(|said| said.strip_prefix("f.toml:").unwrap()).collect();
+        let said: Vec<&str> =
+            said.iter().map(|said| said.strip_prefix("f.toml:").unwrap()).collect();
         if said != expected {
             failures.push(format!("about\n{text}\nis said {said:#?}\nand not {expected:#?}\n"));
         }
@@ -102,7 +108,8 @@ fn missing_state_dir_is_a_warning_while_a_route_enforces() {
 
 #[test]
 fn short_orphan_timeout_is_a_warning() {
-    let warned = |timeout: &str| warnings(&edited(&[(11, &format!("orphan_timeout = {timeout:?}"))]));
+    let warned =
+        |timeout: &str| warnings(&edited(&[(11, &format!("orphan_timeout = {timeout:?}"))]));
     assert_eq!(warned("1s"), [""; 0]);
     let [warning] = &warned("999ms")[..] else { panic!("one warning") };
     assert!(warning.starts_with("f.toml:11: route.shards.orphan_timeout: below 1s, "), "{warning}");
@@ -110,7 +117,8 @@ fn short_orphan_timeout_is_a_warning() {
 
 #[test]
 fn key_is_shown_in_one_line_without_control_characters() {
-    let said = problems("\"a\\nb\\u001b[31m\" = 1\n[source.\"x\\ny\"]\nkind = \"memory\"\n\"z\\r\" = 1\n");
+    let said =
+        problems("\"a\\nb\\u001b[31m\" = 1\n[source.\"x\\ny\"]\nkind = \"memory\"\n\"z\\r\" = 1\n");
     for begins in [
         r"f.toml:1: a\nb\u{1b}[31m: unknown key",
         r"f.toml:2: source.x\ny: a name has 1 to 64",

@@ -1,5 +1,5 @@
-//! What a request claims: a lock, and a token that says who holds it. The proxy and the layer use it.
-//! It does not decide what follows from a verdict.
+//! What a request claims: a lock, and a token that says who holds it. The proxy and the layer use
+//! it. It does not decide what follows from a verdict.
 
 use std::borrow::Borrow;
 use std::error::Error;
@@ -54,7 +54,10 @@ impl Guard {
     ///
     /// # Errors
     /// Those of `key`; `lock-not-allowed` for a name that no lock can have.
-    pub fn lock<K: Borrow<str>>(&self, key: impl FnOnce() -> Result<K, Rejection>) -> Result<NamedLock, Rejection> {
+    pub fn lock<K: Borrow<str>>(
+        &self,
+        key: impl FnOnce() -> Result<K, Rejection>,
+    ) -> Result<NamedLock, Rejection> {
         let locks = match self {
             Guard::Static(lock) => return Ok(NamedLock::Tracked(Arc::clone(lock))),
             Guard::Templated(locks) => locks,
@@ -62,7 +65,9 @@ impl Guard {
         let key = key()?;
         match locks.get(key.borrow()) {
             Some(lock) => Ok(NamedLock::Tracked(lock)),
-            None => LockKey::new(key.borrow()).map(NamedLock::Unread).map_err(|_| Rejection::LockNotAllowed),
+            None => LockKey::new(key.borrow())
+                .map(NamedLock::Unread)
+                .map_err(|_| Rejection::LockNotAllowed),
         }
     }
 
@@ -77,8 +82,13 @@ impl Guard {
     /// Reads a lock that the cache does not know yet.
     ///
     /// # Errors
-    /// `unverifiable` if the store does not answer by the deadline; `lock-not-allowed` for a key that is not one of the template's.
-    pub async fn load(&self, key: &LockKey, deadline: Instant) -> Result<Arc<TrackedLock>, Rejection> {
+    /// `unverifiable` if the store does not answer by the deadline; `lock-not-allowed` for a key
+    /// that is not one of the template's.
+    pub async fn load(
+        &self,
+        key: &LockKey,
+        deadline: Instant,
+    ) -> Result<Arc<TrackedLock>, Rejection> {
         let locks = match self {
             Guard::Static(lock) => return Ok(Arc::clone(lock)),
             Guard::Templated(locks) => locks,
@@ -88,7 +98,9 @@ impl Guard {
             match error {
                 LoadError::Unread(Unconfirmed::Regressed) => Rejection::StoreRegressed,
                 LoadError::Invalid(_) | LoadError::Outside => Rejection::LockNotAllowed,
-                LoadError::Conflict(_) | LoadError::Overloaded | LoadError::Unread(_) => Rejection::Unverifiable,
+                LoadError::Conflict(_) | LoadError::Overloaded | LoadError::Unread(_) => {
+                    Rejection::Unverifiable
+                }
             }
         })
     }
@@ -119,16 +131,20 @@ impl Claim {
             match self.judge(&timing()) {
                 Verdict::Admit => return Confirmed::Admitted,
                 Verdict::Reject(reason) => return Confirmed::Refused(reason),
-                Verdict::Confirm if answered.is_err() || Instant::now() >= deadline => return Confirmed::Unanswered,
+                Verdict::Confirm if answered.is_err() || Instant::now() >= deadline => {
+                    return Confirmed::Unanswered;
+                }
                 Verdict::Confirm => asked_at = Instant::now(), // The request has waited for so long that the answer has aged.
             }
         }
     }
 
-    /// How many seconds a request should wait after `handoff-timeout`: as long as an orphan may count, one at least.
+    /// How many seconds a request should wait after `handoff-timeout`: as long as an orphan may
+    /// count, one at least.
     pub fn retry_after(&self) -> u64 {
         let until = self.lock.unseen_until();
-        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        let left =
+            until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
         (left.as_secs() + u64::from(left.subsec_nanos() > 0)).max(1)
     }
 }

@@ -12,8 +12,9 @@ use tokio::time::timeout;
 
 use crate::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
 
-/// Reads a body that nobody wants and throws it away, within bounds, in a task of its own. Over HTTP/1 a server ends the connection of
-/// a request that it has not read, and a client that writes everything before it reads would see a reset in place of the answer.
+/// Reads a body that nobody wants and throws it away, within bounds, in a task of its own. Over
+/// HTTP/1 a server ends the connection of a request that it has not read, and a client that writes
+/// everything before it reads would see a reset in place of the answer.
 ///
 /// What the client holds back until it sees `100 Continue` is not asked for.
 pub(crate) fn discard<B: Body + Send + 'static>(head: &Parts, body: B) {
@@ -24,11 +25,13 @@ pub(crate) fn discard<B: Body + Send + 'static>(head: &Parts, body: B) {
 
 fn is_held_back(head: &Parts) -> bool {
     let mut expectations = head.headers.get_all(EXPECT).iter();
-    let waits = expectations.any(|expectation| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let waits = expectations
+        .any(|expectation| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     head.version == Version::HTTP_11 && waits
 }
 
-/// Reads a body and throws it away, to its end or as far as that may go: [`DISCARD_BYTES_MAX`] and [`DISCARD_TIMEOUT`].
+/// Reads a body and throws it away, to its end or as far as that may go: [`DISCARD_BYTES_MAX`] and
+/// [`DISCARD_TIMEOUT`].
 pub async fn read_out<B: Body>(body: B) {
     let mut body = pin!(body);
     let reading = async {
@@ -68,10 +71,17 @@ mod tests {
         type Data = Bytes;
         type Error = Infallible;
 
-        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
             static PIECE: [u8; 1 << 20] = [0; 1 << 20];
             let _ = self.told.send(());
-            if self.comes { Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&PIECE))))) } else { Poll::Pending }
+            if self.comes {
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&PIECE)))))
+            } else {
+                Poll::Pending
+            }
         }
     }
 
@@ -93,7 +103,10 @@ mod tests {
     async fn a_body_that_nobody_wants_is_read_up_to_16_mib_or_5_s() {
         assert_eq!(looks(true, None).await.0, 17);
         let (looks, waited) = looks(false, None).await;
-        assert!(looks >= 1 && waited >= Duration::from_secs(5) && waited < Duration::from_secs(6), "{waited:?}");
+        assert!(
+            looks >= 1 && waited >= Duration::from_secs(5) && waited < Duration::from_secs(6),
+            "{waited:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

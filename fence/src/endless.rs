@@ -1,5 +1,5 @@
-//! Cuts responses without an end of their own when their tenure ends, whether or not anybody reads them.
-//! Other responses are waited for.
+//! Cuts responses without an end of their own when their tenure ends, whether or not anybody reads
+//! them. Other responses are waited for.
 
 use std::pin::pin;
 
@@ -23,8 +23,9 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
     media_type.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
-/// Reads a body in a task of its own, because a server does not poll a body whose client reads nothing. The task drops body and permit when
-/// the tenure ends, when the body has ended, or when nobody receives its pieces any more.
+/// Reads a body in a task of its own, because a server does not poll a body whose client reads
+/// nothing. The task drops body and permit when the tenure ends, when the body has ended, or when
+/// nobody receives its pieces any more.
 pub(crate) fn pieces<R>(body: R, permit: WorkerPermit) -> mpsc::Receiver<Piece<R>>
 where
     R: Body<Data: Send, Error: Send> + Send + 'static,

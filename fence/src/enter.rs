@@ -1,5 +1,5 @@
-//! A request's way into the gate of its lock: get ready, judge, wait, enter. The proxy and the layer share it.
-//! It does not decide what a refusal means: that is for its callers.
+//! A request's way into the gate of its lock: get ready, judge, wait, enter. The proxy and the
+//! layer share it. It does not decide what a refusal means: that is for its callers.
 
 use std::future::{pending, ready};
 use std::pin::pin;
@@ -20,8 +20,9 @@ const WAITING_PER_LOCK_MAX: usize = 1_000;
 /// How many requests wait at barriers in all.
 const WAITING_MAX: usize = 10_000;
 
-/// How long the queue waits for a request that is not ready itself, because it lacks a connection or the store is asked.
-/// Many times what that takes in a network that works, so that the order is kept; too short to hold up those behind it.
+/// How long the queue waits for a request that is not ready itself, because it lacks a connection
+/// or the store is asked. Many times what that takes in a network that works, so that the order is
+/// kept; too short to hold up those behind it.
 const TURN_MAX: Duration = Duration::from_millis(100);
 
 /// How many tenures one request has recorded before it gives up.
@@ -29,7 +30,8 @@ const RECORDS_MAX: u32 = 8;
 
 /// A request before the gate of its lock: what differs between the proxy and the layer.
 pub trait AtGate {
-    /// What goes along with a request that the barrier holds up, until the request has begun or given up.
+    /// What goes along with a request that the barrier holds up, until the request has begun or
+    /// given up.
     type HeldUp;
 
     /// What the request claims.
@@ -109,18 +111,23 @@ pub struct Entered<R, W> {
     pub entry: Entry,
     /// What the request has got ready.
     pub ready: R,
-    /// Its place in the queue, to be dropped when the request has begun. Boxed, because it is rare and every request is moved.
+    /// Its place in the queue, to be dropped when the request has begun. Boxed, because it is rare
+    /// and every request is moved.
     pub place: Option<Box<QueuePlace<W>>>,
     /// When it entered.
     pub at: Instant,
 }
 
-/// Gets a request ready, waits until no request of an earlier tenure is at the worker, and counts the request in.
-/// `get_ready` is given what was got ready before, if that was not needed yet.
+/// Gets a request ready, waits until no request of an earlier tenure is at the worker, and counts
+/// the request in. `get_ready` is given what was got ready before, if that was not needed yet.
 ///
 /// # Errors
-/// Those of `get_ready`; why the gate keeps the request out, `handoff-timeout` if that takes too long.
-pub async fn enter<G, R, E, F>(at: &G, get_ready: impl Fn(Option<R>) -> F) -> Result<Entered<R, G::HeldUp>, E>
+/// Those of `get_ready`; why the gate keeps the request out, `handoff-timeout` if that takes too
+/// long.
+pub async fn enter<G, R, E, F>(
+    at: &G,
+    get_ready: impl Fn(Option<R>) -> F,
+) -> Result<Entered<R, G::HeldUp>, E>
 where
     G: AtGate,
     E: From<Rejection>,
@@ -155,7 +162,8 @@ where
     }
 }
 
-/// Waits like [`enter`], without counting a request: from then on no request of an earlier tenure is at the worker, or ever will be.
+/// Waits like [`enter`], without counting a request: from then on no request of an earlier tenure
+/// is at the worker, or ever will be.
 ///
 /// # Errors
 /// Why the gate keeps the caller out, `handoff-timeout` if that takes too long.
@@ -207,7 +215,8 @@ impl<'g, G: AtGate> Wait<'g, G> {
         Wait { at, since: None, place: None, is_crowded: false, past_barrier: false, records: 0 }
     }
 
-    /// Judges once more and counts the request in, unless others come first: one step, nothing in between.
+    /// Judges once more and counts the request in, unless others come first: one step, nothing in
+    /// between.
     fn try_enter(&self, timing: &Timing) -> Result<Admission, EnterError> {
         let Claim { token, lock } = self.at.claim();
         if self.past_barrier {
@@ -235,13 +244,14 @@ impl<'g, G: AtGate> Wait<'g, G> {
         }
     }
 
-    /// Waits until the gate may answer otherwise, in the order of arrival. Gives `ready` back, unless the barrier was closed: `ready`
-    /// would not stay fresh.
+    /// Waits until the gate may answer otherwise, in the order of arrival. Gives `ready` back,
+    /// unless the barrier was closed: `ready` would not stay fresh.
     async fn at_barrier<R>(&mut self, ready: R) -> Result<Option<R>, Rejection> {
         let Claim { token, lock } = self.at.claim();
         let deadline = *self.since.get_or_insert_with(Instant::now) + self.at.handoff_timeout();
-        let place =
-            self.place.get_or_insert_with(|| Box::new(QueuePlace { queued: lock.queue().join(), held_up: None }));
+        let place = self.place.get_or_insert_with(|| {
+            Box::new(QueuePlace { queued: lock.queue().join(), held_up: None })
+        });
         let mut ready = Some(ready);
         loop {
             // Before the look, so that no change is missed.
@@ -289,7 +299,8 @@ impl<'g, G: AtGate> Wait<'g, G> {
         }
     }
 
-    /// Does what the request needs before its turn. The turn passes to those behind it if that takes long.
+    /// Does what the request needs before its turn. The turn passes to those behind it if that
+    /// takes long.
     async fn in_turn<T>(&self, work: impl Future<Output = T>) -> T {
         let Some(place) = &self.place else { return work.await };
         let mut work = pin!(work);
@@ -373,8 +384,12 @@ mod tests {
 
     #[test]
     fn newcomers_queue_behind_requests_that_a_barrier_held_up() {
-        let (source, _driver) = LockSource::build("test", SourceOptions::default(), MemoryStore::new());
-        let spec = LockSpec { key: LockKey::new("/lock").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
+        let (source, _driver) =
+            LockSource::build("test", SourceOptions::default(), MemoryStore::new());
+        let spec = LockSpec {
+            key: LockKey::new("/lock").unwrap(),
+            format: RecordFormat::plain(Layout::Key).into(),
+        };
         let token = FenceToken { owner: HeaderValue::from_static("a"), revision: Revision::MIN };
         let request = Request(Claim { token, lock: source.track(spec).unwrap() }, Arc::default());
         let queue = request.claim().lock.queue();
@@ -394,7 +409,8 @@ mod tests {
     fn waiting_room_is_full_until_a_request_leaves() {
         let room = Arc::<WaitingRoom>::default();
         let join = || Waiting::join(&room);
-        let mut waiting: Vec<Waiting> = repeat_with(join).map_while(|joined| joined).take(10_001).collect();
+        let mut waiting: Vec<Waiting> =
+            repeat_with(join).map_while(|joined| joined).take(10_001).collect();
         assert_eq!(waiting.len(), 10_000);
         assert!(join().is_none());
         waiting.pop();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, LockSource, SourceOptions, SpawnError, caution,
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, LockSource, SourceOptions, SpawnError,
+    caution,
 };
 use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, TlsError};
 use http::uri::Authority;
@@ -33,8 +34,11 @@ pub enum InvalidFence {
     /// No endpoint was given.
     #[error("etcd has no endpoint")]
     NoEndpoint,
-    /// One is not `http://host:port` or `https://host:port`. It is shown without a login: [`FenceBuilder::user`] takes that.
-    #[error("{0:?} is no endpoint: http://host:port or https://host:port, and who logs in is said apart")]
+    /// One is not `http://host:port` or `https://host:port`. It is shown without a login:
+    /// [`FenceBuilder::user`] takes that.
+    #[error(
+        "{0:?} is no endpoint: http://host:port or https://host:port, and who logs in is said apart"
+    )]
     Endpoint(String),
     /// Some endpoints are reached over TLS, and some are not.
     #[error("all endpoints have to begin with http://, or all with https://")]
@@ -60,59 +64,79 @@ impl FenceBuilder {
     pub(crate) fn at<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> FenceBuilder {
         let tracked_locks_max = SourceOptions::default().tracked_locks_max;
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        FenceBuilder { endpoints, cluster_id: None, ca: None, identity: None, user: None, tracked_locks_max }
+        FenceBuilder {
+            endpoints,
+            cluster_id: None,
+            ca: None,
+            identity: None,
+            user: None,
+            tracked_locks_max,
+        }
     }
 
-    /// Believes only members of the cluster with this id, as `etcdctl endpoint status -w json` shows it (in decimal). Without it the endpoints are
-    /// asked first: those that answer have to be of one cluster, and at least half of them.
+    /// Believes only members of the cluster with this id, as `etcdctl endpoint status -w json`
+    /// shows it (in decimal). Without it the endpoints are asked first: those that answer have to
+    /// be of one cluster, and at least half of them.
     #[must_use]
     pub fn cluster_id(mut self, id: u64) -> FenceBuilder {
         self.cluster_id = Some(id);
         self
     }
 
-    /// Trusts servers by the certificates in this file (PEM): an authority for what it has issued, any other for itself. `https://`
-    /// endpoints need one. The file is read again when it changes.
+    /// Trusts servers by the certificates in this file (PEM): an authority for what it has issued,
+    /// any other for itself. `https://` endpoints need one. The file is read again when it changes.
     #[must_use]
     pub fn ca_file(mut self, ca: impl Into<PathBuf>) -> FenceBuilder {
         self.ca = Some(ca.into());
         self
     }
 
-    /// Presents the certificate in this file, with its private key (PEM both). The files are read again when they change.
+    /// Presents the certificate in this file, with its private key (PEM both). The files are read
+    /// again when they change.
     #[must_use]
-    pub fn identity_files(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> FenceBuilder {
+    pub fn identity_files(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> FenceBuilder {
         self.identity = Some(IdentityFiles { certificate: certificate.into(), key: key.into() });
         self
     }
 
-    /// Logs in as this user of etcd, with the password in this file, which is read at each login. Reading the lock keys is all
-    /// that it must be allowed.
+    /// Logs in as this user of etcd, with the password in this file, which is read at each login.
+    /// Reading the lock keys is all that it must be allowed.
     #[must_use]
-    pub fn user(mut self, name: impl Into<String>, password_file: impl Into<PathBuf>) -> FenceBuilder {
+    pub fn user(
+        mut self,
+        name: impl Into<String>,
+        password_file: impl Into<PathBuf>,
+    ) -> FenceBuilder {
         self.user = Some(EtcdUser::with_file(name, password_file));
         self
     }
 
-    /// How many templated locks ([`Fence::locks_below`]) are kept current though no request holds them: 100,000 unless said
-    /// otherwise. One more pushes out the one that was asked for longest ago, which is read anew when it is asked for.
+    /// How many templated locks ([`Fence::locks_below`]) are kept current though no request holds
+    /// them: 100,000 unless said otherwise. One more pushes out the one that was asked for longest
+    /// ago, which is read anew when it is asked for.
     #[must_use]
     pub fn tracked_locks_max(mut self, max: u64) -> FenceBuilder {
         self.tracked_locks_max = max;
         self
     }
 
-    /// The fence. Its cache works on a thread of its own from now on, for as long as anybody has the fence, a layer of it, or
-    /// a request that it let in.
+    /// The fence. Its cache works on a thread of its own from now on, for as long as anybody has
+    /// the fence, a layer of it, or a request that it let in.
     ///
     /// # Errors
-    /// What is wrong with what was said, or with a file. etcd is not waited for: see [`Fence::ready`].
+    /// What is wrong with what was said, or with a file. etcd is not waited for: see
+    /// [`Fence::ready`].
     pub fn build(self) -> Result<Fence, InvalidFence> {
         let FenceBuilder { endpoints, cluster_id, ca, identity, user, tracked_locks_max } = self;
         if endpoints.is_empty() {
             return Err(InvalidFence::NoEndpoint);
         }
-        let endpoints: Vec<String> = endpoints.iter().map(|text| endpoint(text)).collect::<Result<_, _>>()?;
+        let endpoints: Vec<String> =
+            endpoints.iter().map(|text| endpoint(text)).collect::<Result<_, _>>()?;
         if let Some(EtcdUser { name, .. }) = &user
             && (name.is_empty() || name.contains(char::is_control))
         {
@@ -122,7 +146,8 @@ impl FenceBuilder {
         let followed = tls.as_ref().map(ClientTls::followed);
         let tls = tls.map(|client| EtcdTls { client, server_name: None });
         let access = Arc::new(EtcdAccess::new(tls, user));
-        let options = SourceOptions { tracked_locks_max, caution: Some(caution), ..SourceOptions::default() };
+        let options =
+            SourceOptions { tracked_locks_max, caution: Some(caution), ..SourceOptions::default() };
         let source = LockSource::spawn("etcd", options, move || {
             // On the runtime of the cache, and ended with it.
             followed.map(|followed| tokio::spawn(follow(followed)));
@@ -138,11 +163,17 @@ fn endpoint(text: &str) -> Result<String, InvalidFence> {
     let authority = address.strip_prefix("http://").or_else(|| address.strip_prefix("https://"));
     let authority = authority.and_then(|authority| authority.parse::<Authority>().ok());
     // Who is in front of an `@` would not be logged in.
-    let is_endpoint = authority.is_some_and(|authority| authority.port_u16().is_some() && !address.contains('@'));
-    if is_endpoint { Ok(address.to_owned()) } else { Err(InvalidFence::Endpoint(without_login(text))) }
+    let is_endpoint =
+        authority.is_some_and(|authority| authority.port_u16().is_some() && !address.contains('@'));
+    if is_endpoint {
+        Ok(address.to_owned())
+    } else {
+        Err(InvalidFence::Endpoint(without_login(text)))
+    }
 }
 
-/// An address as it may be shown: what is in front of an `@` is a name and a password, often enough.
+/// An address as it may be shown: what is in front of an `@` is a name and a password, often
+/// enough.
 fn without_login(text: &str) -> String {
     let Some((_, host)) = text.rsplit_once('@') else { return text.to_owned() };
     format!("…@{host}")
@@ -156,7 +187,11 @@ fn load_tls(
 ) -> Result<Option<ClientTls>, InvalidFence> {
     let secure = endpoints.iter().filter(|endpoint| endpoint.starts_with("https://")).count();
     if secure == 0 {
-        return if ca.is_some() || identity.is_some() { Err(InvalidFence::NeedlessTls) } else { Ok(None) };
+        return if ca.is_some() || identity.is_some() {
+            Err(InvalidFence::NeedlessTls)
+        } else {
+            Ok(None)
+        };
     }
     if secure < endpoints.len() {
         return Err(InvalidFence::Mixed);
@@ -174,8 +209,11 @@ async fn follow(followed: Arc<dyn Followed>) {
         let looking = Arc::clone(&followed);
         match tokio::task::spawn_blocking(move || looking.look()).await {
             Ok(Look::Reloaded) => tracing::info!("the TLS files for etcd were read again"),
-            // Perhaps one of two has been written and the other has not: then the next look finds both.
-            Ok(Look::Failed(error)) => tracing::warn!("the TLS files for etcd: {error}; what was in force stays"),
+            // Perhaps one of two has been written and the other has not: then the next look finds
+            // both.
+            Ok(Look::Failed(error)) => {
+                tracing::warn!("the TLS files for etcd: {error}; what was in force stays")
+            }
             Ok(Look::Unchanged) | Err(_) => {}
         }
     }
@@ -187,17 +225,32 @@ mod tests {
 
     #[test]
     fn a_fence_says_what_is_wrong_with_the_way_to_etcd() {
-        let refused = |endpoints: &[&str]| Fence::etcd(endpoints.iter().copied()).build().unwrap_err().to_string();
+        let refused = |endpoints: &[&str]| {
+            Fence::etcd(endpoints.iter().copied()).build().unwrap_err().to_string()
+        };
         assert_eq!(refused(&[]), "etcd has no endpoint");
         assert_eq!(endpoint("http://h:1/").unwrap(), "http://h:1");
-        for wrong in
-            ["127.0.0.1:2379", "http://127.0.0.1", "ftp://h:1", "http://h:1/path", "http://h:1//", "http://", ""]
-        {
-            assert!(refused(&["http://127.0.0.1:2379", wrong]).contains("is no endpoint"), "{wrong}");
+        for wrong in [
+            "127.0.0.1:2379",
+            "http://127.0.0.1",
+            "ftp://h:1",
+            "http://h:1/path",
+            "http://h:1//",
+            "http://",
+            "",
+        ] {
+            assert!(
+                refused(&["http://127.0.0.1:2379", wrong]).contains("is no endpoint"),
+                "{wrong}"
+            );
         }
-        for login in
-            ["http://me:s3cret@h:1", "https://me@h:1", "http://me:s3@cret@h:1", "me:s3cret@h:1", "http://me:s3cret@h"]
-        {
+        for login in [
+            "http://me:s3cret@h:1",
+            "https://me@h:1",
+            "http://me:s3@cret@h:1",
+            "me:s3cret@h:1",
+            "http://me:s3cret@h",
+        ] {
             let why = refused(&[login]);
             assert!(why.contains("is no endpoint") && !why.contains("me"), "{why}");
         }
@@ -205,8 +258,13 @@ mod tests {
         let mixed = "all endpoints have to begin with http://, or all with https://";
         assert_eq!(refused(&["https://h:1", "http://h:2"]), mixed);
         let plain = || Fence::etcd(["http://h:1"]);
-        for needless in [plain().ca_file("/ca.pem"), plain().identity_files("/cert.pem", "/key.pem")] {
-            assert_eq!(needless.build().unwrap_err().to_string(), "http endpoints need no files of TLS");
+        for needless in
+            [plain().ca_file("/ca.pem"), plain().identity_files("/cert.pem", "/key.pem")]
+        {
+            assert_eq!(
+                needless.build().unwrap_err().to_string(),
+                "http endpoints need no files of TLS"
+            );
         }
         for name in ["", "a\nb"] {
             let nobody = plain().user(name, "/password").build().unwrap_err().to_string();

@@ -19,12 +19,14 @@ const READY_PERIOD: Duration = Duration::from_millis(10);
 
 /// What is known of the locks in one etcd, and their gates. Cheap to clone; clones are the same.
 ///
-/// Make **one** for a process, and all layers from it: two of them would each know only half of what runs.
+/// Make **one** for a process, and all layers from it: two of them would each know only half of
+/// what runs.
 #[derive(Clone)]
 pub struct Fence(pub(crate) Arc<Shared>);
 
 impl Fence {
-    /// A fence over the locks in the etcd at these endpoints: `http://host:port`, or `https://host:port`.
+    /// A fence over the locks in the etcd at these endpoints: `http://host:port`, or
+    /// `https://host:port`.
     pub fn etcd<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> FenceBuilder {
         FenceBuilder::at(endpoints)
     }
@@ -47,14 +49,17 @@ impl Fence {
         LayerBuilder::new(self.clone(), Which::One(key.into()))
     }
 
-    /// A layer whose requests each need a lock of their own, below `prefix`. `lock` finds it in the head of a request; `None`
-    /// refuses the request with `lock-not-allowed`, and so does a key that is not below `prefix`.
+    /// A layer whose requests each need a lock of their own, below `prefix`. `lock` finds it in the
+    /// head of a request; `None` refuses the request with `lock-not-allowed`, and so does a key
+    /// that is not below `prefix`.
     ///
-    /// All that is below `prefix` in etcd is watched, so keep other things out of it: locks below it that other layers of the fence name or
-    /// find have to be read in the same way. Where records are queues ([`Layout::Election`], [`Layout::Mutex`]), no key that is found may be
-    /// below another, which would take it for a contender: nobody finds that out beforehand. Where the lock is found in the path, take care
-    /// that your router reads the path in the same way. A call of the fence names its lock as it is: a name that is percent-encoded is that
-    /// of another lock here, unlike with [`Fence::lock`].
+    /// All that is below `prefix` in etcd is watched, so keep other things out of it: locks below
+    /// it that other layers of the fence name or find have to be read in the same way. Where
+    /// records are queues ([`Layout::Election`], [`Layout::Mutex`]), no key that is found may be
+    /// below another, which would take it for a contender: nobody finds that out beforehand. Where
+    /// the lock is found in the path, take care that your router reads the path in the same way. A
+    /// call of the fence names its lock as it is: a name that is percent-encoded is that of another
+    /// lock here, unlike with [`Fence::lock`].
     ///
     /// [`Layout::Election`]: crate::Layout::Election
     /// [`Layout::Mutex`]: crate::Layout::Mutex
@@ -76,17 +81,21 @@ impl Fence {
     where
         F: Fn(&Parts) -> Option<LockKey> + Send + Sync + 'static,
     {
-        LayerBuilder::new(self.clone(), Which::Below { prefix: prefix.into(), lock: Arc::new(lock) })
+        LayerBuilder::new(
+            self.clone(),
+            Which::Below { prefix: prefix.into(), lock: Arc::new(lock) },
+        )
     }
 
-    /// Whether the locks of all layers are watched, each lock that a layer names was read after that, and the thread of the cache
-    /// lives: for readiness probes. A store or watch that is lost later does not make it false.
+    /// Whether the locks of all layers are watched, each lock that a layer names was read after
+    /// that, and the thread of the cache lives: for readiness probes. A store or watch that is lost
+    /// later does not make it false.
     pub fn is_ready(&self) -> bool {
         self.0.source.ready() && !self.0.source.has_ended()
     }
 
-    /// Completes once [`Fence::is_ready`] is true. Requests that come before are not refused for it: they wait for the store,
-    /// for `confirm_timeout` at most.
+    /// Completes once [`Fence::is_ready`] is true. Requests that come before are not refused for
+    /// it: they wait for the store, for `confirm_timeout` at most.
     pub async fn ready(&self) {
         while !self.is_ready() {
             sleep(READY_PERIOD).await;

@@ -22,10 +22,12 @@ use crate::layer::{Arrived, Denial, FenceLayer, Inner};
 /// Where a layer answers the call that closes the door behind a predecessor: `POST` to this path.
 pub const FENCE_PATH: &str = "/.well-known/fence";
 
-/// Answers the call `POST /.well-known/fence`, wherever it is put: [`FenceLayer::fence_call`] makes it.
+/// Answers the call `POST /.well-known/fence`, wherever it is put: [`FenceLayer::fence_call`] makes
+/// it.
 ///
-/// 204 means that no request of an earlier tenure runs or will be let in; a new master calls it before it reads the worker's
-/// state. The caller presents its token as with any request, and `Fence-Lock` where the layer finds locks in requests.
+/// 204 means that no request of an earlier tenure runs or will be let in; a new master calls it
+/// before it reads the worker's state. The caller presents its token as with any request, and
+/// `Fence-Lock` where the layer finds locks in requests.
 #[derive(Debug, Clone)]
 pub struct FenceCall {
     layer: FenceLayer,
@@ -60,19 +62,28 @@ impl Inner {
         let is_named = headers.contains_key(&self.rules.headers.lock);
         let named = if is_named { Some(self.rules.headers.lock(headers)?) } else { None };
         match (self.guard.static_lock(), named) {
-            (Some(lock), Some(named)) if !lock.key().is_presented_as(named) => Err(Rejection::LockNotAllowed),
-            // As it is: an encoded name may be a key of its own here, because nobody knows beforehand which keys there are.
+            (Some(lock), Some(named)) if !lock.key().is_presented_as(named) => {
+                Err(Rejection::LockNotAllowed)
+            }
+            // As it is: an encoded name may be a key of its own here, because nobody knows
+            // beforehand which keys there are.
             (_, named) => self.guard.lock(|| named.ok_or(Rejection::LockNotAllowed)),
         }
     }
 
     /// Waits until the caller's tenure has the worker to itself, and says so.
-    pub(crate) async fn answer_call<B>(&self, head: Parts, body: B, arrived: Instant) -> Response<Bytes>
+    pub(crate) async fn answer_call<B>(
+        &self,
+        head: Parts,
+        body: B,
+        arrived: Instant,
+    ) -> Response<Bytes>
     where
         B: Body + Send + 'static,
     {
         let closed = async {
-            let claim = self.claim(self.lock_of_call(&head.headers), &head.headers, arrived).await?;
+            let claim =
+                self.claim(self.lock_of_call(&head.headers), &head.headers, arrived).await?;
             let closed = close_door(&Arrived { layer: self, claim: &claim, arrived }).await;
             closed.map_err(|reason| Denial::of(&claim, reason))
         };

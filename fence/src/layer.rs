@@ -1,5 +1,5 @@
-//! The layer: the way of a request. A handler is called only with a request that has entered the gate of its lock.
-//! It does not know how a request gets in: that is `enter`.
+//! The layer: the way of a request. A handler is called only with a request that has entered the
+//! gate of its lock. It does not know how a request gets in: that is `enter`.
 
 use std::fmt;
 use std::future::{poll_fn, ready};
@@ -32,8 +32,9 @@ use crate::shared::Shared;
 /// The verdict, which only a fence may write, as the reason and the decision.
 const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
 
-/// Lets requests through only while their sender holds a lock. [`LayerBuilder::layer`](crate::LayerBuilder::layer) makes it; clones are
-/// cheap. All layers of one [`Fence`](crate::Fence) that name the same lock share its gate.
+/// Lets requests through only while their sender holds a lock.
+/// [`LayerBuilder::layer`](crate::LayerBuilder::layer) makes it; clones are cheap. All layers of
+/// one [`Fence`](crate::Fence) that name the same lock share its gate.
 #[derive(Clone)]
 pub struct FenceLayer(pub(crate) Arc<Inner>);
 
@@ -52,7 +53,8 @@ pub struct Fenced<S> {
     service: S,
 }
 
-/// In the extensions of each response that is a refusal, for middleware that counts or rewrites refusals.
+/// In the extensions of each response that is a refusal, for middleware that counts or rewrites
+/// refusals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// Why.
@@ -62,11 +64,17 @@ pub struct Refused {
 }
 
 impl FenceLayer {
-    pub(crate) fn new(fence: Arc<Shared>, guard: Guard, lock_of: Option<LockOf>, rules: Rules) -> FenceLayer {
+    pub(crate) fn new(
+        fence: Arc<Shared>,
+        guard: Guard,
+        lock_of: Option<LockOf>,
+        rules: Rules,
+    ) -> FenceLayer {
         FenceLayer(Arc::new(Inner { fence, guard, lock_of, rules }))
     }
 
-    /// A service that answers each request as a call of `POST /.well-known/fence`, for routers that send that path elsewhere.
+    /// A service that answers each request as a call of `POST /.well-known/fence`, for routers that
+    /// send that path elsewhere.
     pub fn fence_call(&self) -> FenceCall {
         FenceCall::new(self.clone())
     }
@@ -120,16 +128,22 @@ impl Inner {
         R: Body<Data: Send, Error: Send> + Send + 'static,
     {
         let (mut head, body) = request.into_parts();
-        if self.rules.answers_fence_call && head.method == Method::POST && head.uri.path() == FENCE_PATH {
+        if self.rules.answers_fence_call
+            && head.method == Method::POST
+            && head.uri.path() == FENCE_PATH
+        {
             return Ok(self.answer_call(head, body, arrived).await.map(ResponseBody::own));
         }
         let (permit, place) = match self.let_in(&head, arrived).await {
             Ok(entered) => entered,
-            Err(denial) => return Ok(self.refuse(&head, body, denial, arrived).map(ResponseBody::own)),
+            Err(denial) => {
+                return Ok(self.refuse(&head, body, denial, arrived).map(ResponseBody::own));
+            }
         };
         head.extensions.insert(permit.clone());
         let body = RequestBody::new(body, permit.clone(), &self.rules);
-        // The permit outlives the handler's future, also if this one is dropped halfway: what it awaits is dropped first.
+        // The permit outlives the handler's future, also if this one is dropped halfway: what it
+        // awaits is dropped first.
         let answer = service.call(Request::from_parts(head, body));
         let mut response = if self.rules.detached {
             in_turn(place, to_its_end(answer, permit.clone())).await?
@@ -140,7 +154,8 @@ impl Inner {
         Ok(ResponseBody::of(response, permit, self.rules.streaming))
     }
 
-    /// Finds out what the request claims, and lets it in as soon as no request of an earlier tenure runs.
+    /// Finds out what the request claims, and lets it in as soon as no request of an earlier tenure
+    /// runs.
     ///
     /// # Errors
     /// Why the request is not let in.
@@ -162,21 +177,36 @@ impl Inner {
         let entered = enter(&at, |_: Option<()>| ready(Ok(()))).await;
         let entered = entered.map_err(|reason: Rejection| Denial::of(&claim, reason))?;
         let outer = head.extensions.get::<WorkerPermit>().cloned();
-        let permit = WorkerPermit::new(Arc::clone(&self.fence), &claim.token, entered.entry, &self.rules, outer);
+        let permit = WorkerPermit::new(
+            Arc::clone(&self.fence),
+            &claim.token,
+            entered.entry,
+            &self.rules,
+            outer,
+        );
         Ok((permit, entered.place))
     }
 
-    /// The claim of a request to that lock. The token is looked at first: a request without one costs no read of the store.
+    /// The claim of a request to that lock. The token is looked at first: a request without one
+    /// costs no read of the store.
     pub(crate) async fn claim(
         &self,
         lock: Result<NamedLock, Rejection>,
         headers: &HeaderMap,
         arrived: Instant,
     ) -> Result<Claim, Denial> {
-        let denied =
-            |reason, lock: Option<&LockKey>, token| Denial { reason, lock: lock.cloned(), token, retry_after: 1 };
+        let denied = |reason, lock: Option<&LockKey>, token| Denial {
+            reason,
+            lock: lock.cloned(),
+            token,
+            retry_after: 1,
+        };
         let lock = lock.map_err(|reason| denied(reason, None, None))?;
-        let token = self.rules.headers.token(headers).map_err(|reason| denied(reason, Some(lock.key()), None))?;
+        let token = self
+            .rules
+            .headers
+            .token(headers)
+            .map_err(|reason| denied(reason, Some(lock.key()), None))?;
         let lock = match lock {
             NamedLock::Tracked(lock) => lock,
             NamedLock::Unread(key) => {
@@ -188,7 +218,13 @@ impl Inner {
     }
 
     /// Writes a refusal. What is left of the request's body is read and thrown away behind that.
-    pub(crate) fn refuse<B>(&self, head: &Parts, body: B, denial: Denial, arrived: Instant) -> Response<Bytes>
+    pub(crate) fn refuse<B>(
+        &self,
+        head: &Parts,
+        body: B,
+        denial: Denial,
+        arrived: Instant,
+    ) -> Response<Bytes>
     where
         B: Body + Send + 'static,
     {
@@ -206,7 +242,14 @@ impl Inner {
         );
         let stale_status = StatusCode::PRECONDITION_FAILED;
         let lock_key = lock.as_ref();
-        let refusal = Refusal { reason, lock: lock_key, decision: &decision, stale_status, retry_after, detail: None };
+        let refusal = Refusal {
+            reason,
+            lock: lock_key,
+            decision: &decision,
+            stale_status,
+            retry_after,
+            detail: None,
+        };
         let mut answer = refusal.answer(AnswerForm::of(&head.method, &head.headers));
         answer.extensions_mut().insert(Refused { reason, lock });
         answer
@@ -226,7 +269,12 @@ pub(crate) struct Denial {
 impl Denial {
     pub(crate) fn of(claim: &Claim, reason: Rejection) -> Denial {
         let retry_after = if reason == Rejection::HandoffTimeout { claim.retry_after() } else { 1 };
-        Denial { reason, lock: Some(claim.lock.key().clone()), token: Some(claim.token.clone()), retry_after }
+        Denial {
+            reason,
+            lock: Some(claim.lock.key().clone()),
+            token: Some(claim.token.clone()),
+            retry_after,
+        }
     }
 }
 
@@ -263,7 +311,8 @@ impl AtGate for Arrived<'_> {
     fn hold_up(&self) {}
 }
 
-/// Calls the handler. The next request in the queue enters once this one has begun: in the order of arrival, whatever their threads.
+/// Calls the handler. The next request in the queue enters once this one has begun: in the order of
+/// arrival, whatever their threads.
 async fn in_turn<F: Future>(mut place: Option<Box<QueuePlace<()>>>, answer: F) -> F::Output {
     let mut answer = pin!(answer);
     poll_fn(|cx| {
@@ -291,7 +340,8 @@ where
     }
 }
 
-/// Takes the headers of a refusal off a handler's response, unless it is the refusal of another fence within.
+/// Takes the headers of a refusal off a handler's response, unless it is the refusal of another
+/// fence within.
 fn keep_out_foreign_verdicts<R>(response: &mut Response<R>) {
     if response.extensions().get::<Refused>().is_none() {
         for name in [FENCE_REASON, FENCE_DECISION, FENCE_VERDICT] {

@@ -1,5 +1,5 @@
-//! A request's place at the worker: counted by the gate until all of the request is over, or until nobody can see its end.
-//! It does not decide when a request is over.
+//! A request's place at the worker: counted by the gate until all of the request is over, or until
+//! nobody can see its end. It does not decide when a request is over.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::rules::{Rules, TIME_MAX};
 use crate::shared::Shared;
 use crate::tenure::{Tenure, any_ended};
 
-/// A request that the gate has counted in. It leaves the gate when this is dropped, unless it is lost before.
+/// A request that the gate has counted in. It leaves the gate when this is dropped, unless it is
+/// lost before.
 #[derive(Debug)]
 #[must_use = "a request counts for as long as its entry is there"]
 pub struct Entry {
@@ -25,8 +26,8 @@ pub struct Entry {
     admission: Option<Admission>,
 }
 
-/// A request whose end nobody has seen. The gate counts it until its time has come, or until [`end`](Orphan::end). While this exists, no
-/// cache forgets the gate.
+/// A request whose end nobody has seen. The gate counts it until its time has come, or until
+/// [`end`](Orphan::end). While this exists, no cache forgets the gate.
 #[derive(Debug)]
 pub struct Orphan {
     lock: Arc<TrackedLock>,
@@ -38,15 +39,21 @@ impl Entry {
         Entry { lock, admission: Some(admission) }
     }
 
-    /// The tenure under which the request was admitted, judged by news that are not older than `max_age`.
+    /// The tenure under which the request was admitted, judged by news that are not older than
+    /// `max_age`.
     pub fn tenure(&self, max_age: Duration) -> Tenure {
-        let admission = self.admission.as_ref().expect("an entry has its admission until it is dropped or lost");
+        let admission = self
+            .admission
+            .as_ref()
+            .expect("an entry has its admission until it is dropped or lost");
         Tenure::new(Arc::clone(&self.lock), admission.term(), max_age)
     }
 
-    /// The request may still run at the worker, though nobody will see its end. It counts until then.
+    /// The request may still run at the worker, though nobody will see its end. It counts until
+    /// then.
     pub fn lose(mut self, until: Instant) -> Orphan {
-        let admission = self.admission.take().expect("an entry has its admission until it is dropped or lost");
+        let admission =
+            self.admission.take().expect("an entry has its admission until it is dropped or lost");
         Orphan { id: self.lock.lose(admission, until), lock: Arc::clone(&self.lock) }
     }
 }
@@ -65,7 +72,8 @@ impl Orphan {
         self.lock.postpone(self.id, until);
     }
 
-    /// Whether somebody reads what its worker says. As long as they do, only [`end`](Orphan::end) ends it, and no clock.
+    /// Whether somebody reads what its worker says. As long as they do, only [`end`](Orphan::end)
+    /// ends it, and no clock.
     pub fn set_heard(&self, is_heard: bool) {
         self.lock.set_heard(self.id, is_heard);
     }
@@ -92,10 +100,12 @@ impl Orphan {
     }
 }
 
-/// Keeps a request at the worker: no request of a later tenure is let in as long as a clone of this exists.
+/// Keeps a request at the worker: no request of a later tenure is let in as long as a clone of this
+/// exists.
 ///
-/// The layer puts it into the extensions of each request that it lets in. A handler moves a clone into whatever it begins and
-/// does not wait for: a task, a blocking call, an upgraded connection. A clone that is kept for ever locks all later holders out.
+/// The layer puts it into the extensions of each request that it lets in. A handler moves a clone
+/// into whatever it begins and does not wait for: a task, a blocking call, an upgraded connection.
+/// A clone that is kept for ever locks all later holders out.
 ///
 /// ```
 /// # use fencepost_fence::WorkerPermit;
@@ -112,8 +122,8 @@ impl Orphan {
 /// }
 /// ```
 ///
-/// A panic drops its clones too, but nobody knows what it left behind. So a request that has panicked counts for another
-/// `orphan_timeout` after its last clone is gone.
+/// A panic drops its clones too, but nobody knows what it left behind. So a request that has
+/// panicked counts for another `orphan_timeout` after its last clone is gone.
 #[derive(Clone)]
 pub struct WorkerPermit(Arc<Held>);
 
@@ -153,11 +163,12 @@ impl WorkerPermit {
         }))
     }
 
-    /// Completes when the tenure of this request has ended, as far as is known. Another holder may wait for what still runs, so stop
-    /// early if you can. Where a request needs several locks, the end of one of their tenures is enough.
+    /// Completes when the tenure of this request has ended, as far as is known. Another holder may
+    /// wait for what still runs, so stop early if you can. Where a request needs several locks, the
+    /// end of one of their tenures is enough.
     ///
-    /// It does not complete while etcd cannot be reached. It has etcd asked once the news of the lock is older
-    /// than `max_age`: await it in a tokio runtime with its timer enabled.
+    /// It does not complete while etcd cannot be reached. It has etcd asked once the news of the
+    /// lock is older than `max_age`: await it in a tokio runtime with its timer enabled.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -170,7 +181,8 @@ impl WorkerPermit {
         self.0.tenures.iter().any(Tenure::has_ended)
     }
 
-    /// The revision that the request presents. A later tenure has a higher one, so a database can check it once more.
+    /// The revision that the request presents. A later tenure has a higher one, so a database can
+    /// check it once more.
     pub fn revision(&self) -> Revision {
         self.0.revision
     }
@@ -185,7 +197,8 @@ impl WorkerPermit {
         self.0.tenures[0].lock().key()
     }
 
-    /// The tenures that the request needs, its own first, to follow them without keeping the request.
+    /// The tenures that the request needs, its own first, to follow them without keeping the
+    /// request.
     pub(crate) fn tenures(&self) -> &[Tenure] {
         &self.0.tenures
     }
@@ -208,8 +221,11 @@ impl Drop for WorkerPermit {
 impl Drop for Held {
     fn drop(&mut self) {
         // Otherwise the entry leaves the gate when it is dropped.
-        let Some(entry) = self.entry.take_if(|_| self.panicked.load(Ordering::Relaxed)) else { return };
-        // Bounded here too: a panic in this place would end the process, or keep all later holders out for ever.
+        let Some(entry) = self.entry.take_if(|_| self.panicked.load(Ordering::Relaxed)) else {
+            return;
+        };
+        // Bounded here too: a panic in this place would end the process, or keep all later holders
+        // out for ever.
         let until = Instant::now() + self.orphan_timeout.min(TIME_MAX);
         tracing::warn!(
             lock = %self.tenures[0].lock().key(),
@@ -259,18 +275,25 @@ mod tests {
         let store = MemoryStore::new();
         let revision = store.put("/k", "a");
         let (source, driver) = LockSource::build("test", SourceOptions::default(), store);
-        let spec = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
+        let spec = LockSpec {
+            key: LockKey::new("/k").unwrap(),
+            format: RecordFormat::plain(Layout::Key).into(),
+        };
         let (lock, now) = (source.track(spec).unwrap(), Instant::now());
         tokio::select! {
             () = driver => panic!("nobody has stopped it"),
             read = lock.confirm(now, now + MINUTE) => read.unwrap(),
         }
         let token = FenceToken { owner: "a", revision };
-        let timing = Timing { arrived: now, now, not_before: None, max_age: MINUTE, linearizable: false };
-        (0..requests).map(|_| Entry::new(Arc::clone(&lock), lock.enter(&token, &timing).unwrap())).collect()
+        let timing =
+            Timing { arrived: now, now, not_before: None, max_age: MINUTE, linearizable: false };
+        (0..requests)
+            .map(|_| Entry::new(Arc::clone(&lock), lock.enter(&token, &timing).unwrap()))
+            .collect()
     }
 
-    /// A worker that breaks its connections makes thousands of orphans: each that woke all others would keep a processor busy.
+    /// A worker that breaks its connections makes thousands of orphans: each that woke all others
+    /// would keep a processor busy.
     #[tokio::test]
     async fn orphans_wake_each_other_only_when_cleared() {
         let mut entries = entered(101).await;
@@ -280,7 +303,12 @@ mod tests {
         let mut waits: Vec<_> = orphans.iter().map(|orphan| Box::pin(orphan.cleared())).collect();
         let count = Arc::<Count>::default();
         let waker = Waker::from(Arc::clone(&count));
-        let mut look = || waits.iter_mut().map(|wait| wait.as_mut().poll(&mut Context::from_waker(&waker))).collect();
+        let mut look = || {
+            waits
+                .iter_mut()
+                .map(|wait| wait.as_mut().poll(&mut Context::from_waker(&waker)))
+                .collect()
+        };
         let before: Vec<Poll<()>> = look();
         assert!(before.iter().all(Poll::is_pending));
 

@@ -1,4 +1,5 @@
-//! How the records of a fence's locks are read: each in one way, and no lock lies among another's contenders.
+//! How the records of a fence's locks are read: each in one way, and no lock lies among another's
+//! contenders.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -44,7 +45,9 @@ impl Readings {
 impl Reading {
     fn format(&self) -> &RecordFormat {
         match self {
-            Reading::One(LockSpec { format, .. }) | Reading::Below(TemplateSpec { format, .. }) => format,
+            Reading::One(LockSpec { format, .. }) | Reading::Below(TemplateSpec { format, .. }) => {
+                format
+            }
         }
     }
 
@@ -63,20 +66,24 @@ impl Reading {
             (Reading::One(_), Reading::One(_)) => own == others,
             (Reading::One(_), Reading::Below(_)) => own.starts_with(others),
             (Reading::Below(_), Reading::One(_)) => others.starts_with(own),
-            (Reading::Below(_), Reading::Below(_)) => own.starts_with(others) || others.starts_with(own),
+            (Reading::Below(_), Reading::Below(_)) => {
+                own.starts_with(others) || others.starts_with(own)
+            }
         }
     }
 
-    /// Whether all keys of the other are below its own, where its contenders are. Of a prefix, that is not known.
+    /// Whether all keys of the other are below its own, where its contenders are. Of a prefix, that
+    /// is not known.
     fn is_queue_above(&self, other: &Reading) -> bool {
         let queues = match self.format().layout {
             Layout::Election | Layout::Mutex => true,
             Layout::Key => false,
         };
         let is_above = match self {
-            Reading::One(LockSpec { key, .. }) => {
-                other.beginning().strip_prefix(key.as_str()).is_some_and(|rest| rest.starts_with('/'))
-            }
+            Reading::One(LockSpec { key, .. }) => other
+                .beginning()
+                .strip_prefix(key.as_str())
+                .is_some_and(|rest| rest.starts_with('/')),
             Reading::Below(_) => false,
         };
         queues && is_above

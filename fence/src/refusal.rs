@@ -1,5 +1,5 @@
-//! Writes refusals.
-//! A refusal never shows the present owner or revision: a zombie must not learn the token that would let it in.
+//! Writes refusals. A refusal never shows the present owner or revision: a zombie must not learn
+//! the token that would let it in.
 
 mod meaning;
 
@@ -21,8 +21,8 @@ pub const FENCE_REASON: HeaderName = HeaderName::from_static("fence-reason");
 /// Under which id the refusal stands in the log: `Fence-Decision`.
 pub const FENCE_DECISION: HeaderName = HeaderName::from_static("fence-decision");
 
-/// How much is read of the rest of a refused request's body, and thrown away: clients that write everything before they read see the refusal
-/// then, and not a reset.
+/// How much is read of the rest of a refused request's body, and thrown away: clients that write
+/// everything before they read see the refusal then, and not a reset.
 pub const DISCARD_BYTES_MAX: u64 = 16 << 20;
 /// How long that takes at most.
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,7 +56,8 @@ impl AnswerForm {
     }
 }
 
-/// Whether that media type is gRPC's, by its beginning: it may go on with how messages are written (`application/grpc+proto`).
+/// Whether that media type is gRPC's, by its beginning: it may go on with how messages are written
+/// (`application/grpc+proto`).
 fn is_grpc(kind: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     kind.get(..GRPC.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(GRPC))
@@ -75,7 +76,8 @@ pub struct Refusal<'a> {
     pub stale_status: StatusCode,
     /// When to try again, where that helps, in seconds.
     pub retry_after: u64,
-    /// A sentence that helps more than the reason's own, where there is one: text that JSON has as it is.
+    /// A sentence that helps more than the reason's own, where there is one: text that JSON has as
+    /// it is.
     pub detail: Option<&'static str>,
 }
 
@@ -113,9 +115,13 @@ impl Refusal<'_> {
             Some(lock) => (&text.to_lock, json_text(lock.as_str()), r#"","decision":""#),
             None => (&text.through_no_lock, Cow::Borrowed(""), r#","decision":""#),
         };
-        // Few pieces, since `write!` would be a tenth of what a refusal costs, and a piece for each word 2 % of its instructions.
+        // Few pieces, since `write!` would be a tenth of what a refusal costs, and a piece for each
+        // word 2 % of its instructions.
         let end = r#"","forwarded":false}"#;
-        Bytes::from([&*text.to_status, status.as_str(), to_lock, &lock, to_decision, self.decision, end].concat())
+        Bytes::from(
+            [&*text.to_status, status.as_str(), to_lock, &lock, to_decision, self.decision, end]
+                .concat(),
+        )
     }
 }
 
@@ -133,24 +139,30 @@ struct ProblemText {
 
 /// Those of each reason, in the words of [`explanation`].
 static PROBLEMS: LazyLock<[ProblemText; Rejection::ALL.len()]> = LazyLock::new(|| {
-    std::array::from_fn(|index| ProblemText::new(Rejection::ALL[index], explanation(Rejection::ALL[index]).1))
+    std::array::from_fn(|index| {
+        ProblemText::new(Rejection::ALL[index], explanation(Rejection::ALL[index]).1)
+    })
 });
 
 impl ProblemText {
     fn new(reason: Rejection, detail: &str) -> ProblemText {
         let (code, action, title) = (reason.code(), reason.action().name(), explanation(reason).0);
-        let between = format!(r#","detail":"{detail}","reason":"{code}","action":"{action}","lock":"#);
+        let between =
+            format!(r#","detail":"{detail}","reason":"{code}","action":"{action}","lock":"#);
         ProblemText {
             code: HeaderValue::from_static(code),
-            to_status: format!(r#"{{"type":"urn:fencepost:reason:{code}","title":"{title}","status":"#),
+            to_status: format!(
+                r#"{{"type":"urn:fencepost:reason:{code}","title":"{title}","status":"#
+            ),
             to_lock: format!("{between}\""),
             through_no_lock: format!("{between}null"),
         }
     }
 }
 
-/// A decision's id as a header's value, never to be indexed by HPACK (RFC 7541, section 6.2.3): it would not be found again, and all that
-/// were before it are compared with each new one, which is a tenth of what a refusal costs over HTTP/2. `Debug` does not show it.
+/// A decision's id as a header's value, never to be indexed by HPACK (RFC 7541, section 6.2.3): it
+/// would not be found again, and all that were before it are compared with each new one, which is a
+/// tenth of what a refusal costs over HTTP/2. `Debug` does not show it.
 ///
 /// # Panics
 /// If it is no text for a header.
@@ -236,7 +248,8 @@ mod tests {
             ("handoff-timeout", 503, "retry"),
             ("draining", 503, "retry"),
         ] {
-            let rejection = *Rejection::ALL.iter().find(|rejection| rejection.code() == reason).unwrap();
+            let rejection =
+                *Rejection::ALL.iter().find(|rejection| rejection.code() == reason).unwrap();
             let response = refuse(rejection, AnswerForm::Problem);
             assert_eq!(response.status(), status, "{reason}");
             assert_eq!(response.headers()["content-type"], "application/problem+json");
@@ -260,10 +273,20 @@ mod tests {
 
     #[test]
     fn a_sentence_that_helps_more_stands_in_place_of_the_reasons_own() {
-        for (detail, told) in [(Some("Look there."), "Look there."), (None, explanation(Rejection::NoOwner).1)] {
+        for (detail, told) in
+            [(Some("Look there."), "Look there."), (None, explanation(Rejection::NoOwner).1)]
+        {
             let (reason, stale_status) = (Rejection::NoOwner, StatusCode::CONFLICT);
-            let refusal = Refusal { reason, lock: None, decision: "d-1", stale_status, retry_after: 1, detail };
-            let body: serde_json::Value = serde_json::from_slice(refusal.answer(AnswerForm::Problem).body()).unwrap();
+            let refusal = Refusal {
+                reason,
+                lock: None,
+                decision: "d-1",
+                stale_status,
+                retry_after: 1,
+                detail,
+            };
+            let body: serde_json::Value =
+                serde_json::from_slice(refusal.answer(AnswerForm::Problem).body()).unwrap();
             assert_eq!((&body["detail"], &body["lock"]), (&told.into(), &serde_json::Value::Null));
             assert_eq!((&body["status"], &body["reason"]), (&409.into(), &"no-owner".into()));
         }
@@ -290,14 +313,21 @@ mod tests {
     #[test]
     fn the_content_type_tells_grpc_whatever_the_method_and_however_it_is_written() {
         let form = |method: &Method, kind: &str| {
-            AnswerForm::of(method, &HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_str(kind).unwrap())]))
+            AnswerForm::of(
+                method,
+                &HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_str(kind).unwrap())]),
+            )
         };
         for method in [Method::POST, Method::PUT, Method::GET, Method::HEAD] {
-            let otherwise = if method == Method::HEAD { AnswerForm::HeadOnly } else { AnswerForm::Problem };
-            for kind in ["application/grpc", "application/grpc+proto", "Application/gRPC; charset=utf-8"] {
+            let otherwise =
+                if method == Method::HEAD { AnswerForm::HeadOnly } else { AnswerForm::Problem };
+            for kind in
+                ["application/grpc", "application/grpc+proto", "Application/gRPC; charset=utf-8"]
+            {
                 assert_eq!(form(&method, kind), AnswerForm::Grpc, "{method} {kind}");
             }
-            for kind in ["application/json", "application/grp", "text/plain, application/grpc", ""] {
+            for kind in ["application/json", "application/grp", "text/plain, application/grpc", ""]
+            {
                 assert_eq!(form(&method, kind), otherwise, "{method} {kind}");
             }
             assert_eq!(AnswerForm::of(&method, &HeaderMap::new()), otherwise);

@@ -27,9 +27,10 @@ pub enum BodyError<E> {
 pin_project! {
     /// The body of an admitted request.
     ///
-    /// It fails with [`BodyError::Cut`] once its tenure has ended: what came before is not the whole. It pauses while news of the lock is
-    /// older than `max_age`, or not believed because etcd went back. After a pause of `handoff_timeout` it is cut as well. The request counts
-    /// as running until this is dropped.
+    /// It fails with [`BodyError::Cut`] once its tenure has ended: what came before is not the
+    /// whole. It pauses while news of the lock is older than `max_age`, or not believed because
+    /// etcd went back. After a pause of `handoff_timeout` it is cut as well. The request counts as
+    /// running until this is dropped.
     pub struct RequestBody<B> {
         #[pin]
         body: B,
@@ -106,11 +107,13 @@ impl<B: Body> Body for RequestBody<B> {
 }
 
 impl PieceCheck {
-    /// Whether the next piece may come; false once the tenure has ended, or may have for too long. Wakes the task for each change.
+    /// Whether the next piece may come; false once the tenure has ended, or may have for too long.
+    /// Wakes the task for each change.
     fn poll_goes_on(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let tenure = &self.permit.tenures()[0];
         loop {
-            // Before the look, so that no change is missed. News that date many locks at once wake nobody.
+            // Before the look, so that no change is missed. News that date many locks at once wake
+            // nobody.
             let next_look = self.next_look.get_or_insert_with(|| {
                 let (tenure, period) = (tenure.clone(), self.max_age / 10);
                 Box::pin(async move { _ = timeout(period, tenure.changed()).await })
@@ -141,6 +144,9 @@ impl PieceCheck {
 impl<B> std::fmt::Debug for RequestBody<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let permit = &self.check.permit;
-        f.debug_struct("RequestBody").field("stage", &self.stage).field("permit", permit).finish_non_exhaustive()
+        f.debug_struct("RequestBody")
+            .field("stage", &self.stage)
+            .field("permit", permit)
+            .finish_non_exhaustive()
     }
 }

@@ -17,7 +17,8 @@ use crate::request_body::BodyError;
 pin_project! {
     /// The body of a response. The request counts as running until this has ended or is dropped.
     ///
-    /// A response without an end of its own fails with [`BodyError::Cut`] when its tenure ends: one of type `text/event-stream`, or any with
+    /// A response without an end of its own fails with [`BodyError::Cut`] when its tenure ends: one
+    /// of type `text/event-stream`, or any with
     /// [`LayerBuilder::streaming`](crate::LayerBuilder::streaming).
     pub struct ResponseBody<R: Body> {
         #[pin]
@@ -44,7 +45,11 @@ impl<R: Body> ResponseBody<R> {
 
 impl<R: Body<Data: Send, Error: Send> + Send + 'static> ResponseBody<R> {
     /// The handler's response, with the request's permit.
-    pub(crate) fn of(response: Response<R>, permit: WorkerPermit, streaming: bool) -> Response<ResponseBody<R>> {
+    pub(crate) fn of(
+        response: Response<R>,
+        permit: WorkerPermit,
+        streaming: bool,
+    ) -> Response<ResponseBody<R>> {
         let is_endless = streaming || is_event_stream(response.headers());
         response.map(|body| ResponseBody {
             inner: if is_endless {
@@ -98,7 +103,9 @@ where
         match &self.inner {
             Inner::Handlers { body, .. } => body.size_hint(),
             Inner::Endless { .. } => SizeHint::default(),
-            Inner::Own { bytes } => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Inner::Own { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
         }
     }
 }

@@ -63,7 +63,8 @@ impl Rules {
         }
     }
 
-    /// The bounds are the proxy's, but for `max_age`, which may be as short as news of a store nearby can be. No clock reaches
+    /// The bounds are the proxy's, but for `max_age`, which may be as short as news of a store
+    /// nearby can be. No clock reaches
     /// [`Duration::MAX`]: what adds it to the present panics.
     pub(crate) fn check_times(&self) -> Result<(), InvalidLock> {
         let millis = Duration::from_millis;
@@ -87,18 +88,22 @@ pub enum InvalidLock {
     /// The key names no lock.
     #[error(transparent)]
     Key(#[from] InvalidLockKey),
-    /// Another layer of the fence has the lock read in another way, or may have: the second is that layer's, and of either it is the key,
-    /// or the prefix with an ellipsis.
+    /// Another layer of the fence has the lock read in another way, or may have: the second is that
+    /// layer's, and of either it is the key, or the prefix with an ellipsis.
     #[error("the record of {0} is read in another way by the layer of {1}")]
     Conflict(String, String),
-    /// The upper one of the two is laid out as an election or a mutex, and would take the other for one of its contenders.
+    /// The upper one of the two is laid out as an election or a mutex, and would take the other for
+    /// one of its contenders.
     #[error("the locks {0} and {1} block each other, since one key is below the other")]
     Nested(String, String),
     /// One header can't say two things.
     #[error("the header {0} was given twice, and owner, revision and lock need one each")]
     Headers(HeaderName),
-    /// Only records of [`Layout::Key`] have a field of the owner, or values that mean that nobody holds the lock.
-    #[error("{setting} is not for Layout::{layout:?}: there the owner is the value of the leader's key, or its name")]
+    /// Only records of [`Layout::Key`] have a field of the owner, or values that mean that nobody
+    /// holds the lock.
+    #[error(
+        "{setting} is not for Layout::{layout:?}: there the owner is the value of the leader's key, or its name"
+    )]
     NotOfLayout {
         /// What was set.
         setting: &'static str,
@@ -122,7 +127,8 @@ pub enum InvalidLock {
     },
 }
 
-/// The longest time that a layer may have anything wait or count: an hour, as for the proxy's routes.
+/// The longest time that a layer may have anything wait or count: an hour, as for the proxy's
+/// routes.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// What means nothing for a record was meant for something else.
@@ -132,10 +138,16 @@ pub(crate) fn check_record(format: &RecordFormat) -> Result<(), InvalidLock> {
         Layout::Key => true,
         Layout::Election | Layout::Mutex => false,
     };
-    for (setting, is_set) in [("owner_field", owner_field.is_some()), ("free_value", !free_values.is_empty())] {
+    for (setting, is_set) in
+        [("owner_field", owner_field.is_some()), ("free_value", !free_values.is_empty())]
+    {
         if is_set && !is_key {
             return Err(InvalidLock::NotOfLayout { setting, layout: *layout });
         }
     }
-    if owner_field.as_ref().is_some_and(String::is_empty) { Err(InvalidLock::OwnerField) } else { Ok(()) }
+    if owner_field.as_ref().is_some_and(String::is_empty) {
+        Err(InvalidLock::OwnerField)
+    } else {
+        Ok(())
+    }
 }

@@ -58,13 +58,14 @@ impl Tenure {
         self.lock.has_ended(self.term)
     }
 
-    /// Completes when the tenure may have ended. To miss nothing, take it before a look at the state, and await it after.
+    /// Completes when the tenure may have ended. To miss nothing, take it before a look at the
+    /// state, and await it after.
     pub fn changed(&self) -> impl Future<Output = ()> + '_ {
         self.lock.gate_changed()
     }
 
-    /// Returns when to look at the state again at the latest: a read that changes nothing wakes nobody. Each look has news read that
-    /// are too old.
+    /// Returns when to look at the state again at the latest: a read that changes nothing wakes
+    /// nobody. Each look has news read that are too old.
     pub fn next_look(&self) -> Instant {
         Instant::now() + self.max_age / 10
     }

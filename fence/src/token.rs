@@ -29,8 +29,9 @@ impl TokenHeaders {
     /// The token of a request.
     ///
     /// # Errors
-    /// `token-missing` without an owner or a revision; `token-malformed` if one is given twice, is named in `Connection` (which would let
-    /// some hop take it off), or if the revision is not the one spelling of a number.
+    /// `token-missing` without an owner or a revision; `token-malformed` if one is given twice, is
+    /// named in `Connection` (which would let some hop take it off), or if the revision is not the
+    /// one spelling of a number.
     pub fn token(&self, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
         let (mut owner, mut revision) = (None, None);
         // By one look at all of them, which costs half as much as to look for each.
@@ -41,7 +42,8 @@ impl TokenHeaders {
                 revision.replace(value)
             } else {
                 Some(value).filter(|_| {
-                    *name == CONNECTION && [&self.owner, &self.revision].iter().any(|ours| names(value, ours))
+                    *name == CONNECTION
+                        && [&self.owner, &self.revision].iter().any(|ours| names(value, ours))
                 })
             };
             if earlier.is_some() {
@@ -72,7 +74,10 @@ impl TokenHeaders {
 
     /// The revision that a request presents, if it can be read, whatever else it says.
     pub fn revision_alone(&self, headers: &HeaderMap) -> Option<Revision> {
-        only(headers, &headers.get_all(CONNECTION), &self.revision).ok().flatten().and_then(parse_revision)
+        only(headers, &headers.get_all(CONNECTION), &self.revision)
+            .ok()
+            .flatten()
+            .and_then(parse_revision)
     }
 
     /// What a request names its lock by: the key as it is, or percent-encoded
@@ -81,7 +86,8 @@ impl TokenHeaders {
     /// # Errors
     /// As for [`TokenHeaders::token`]; `lock-not-allowed` if it is not UTF-8.
     pub fn lock<'h>(&self, headers: &'h HeaderMap) -> Result<&'h str, Rejection> {
-        let lock = only(headers, &headers.get_all(CONNECTION), &self.lock)?.ok_or(Rejection::TokenMissing)?;
+        let lock = only(headers, &headers.get_all(CONNECTION), &self.lock)?
+            .ok_or(Rejection::TokenMissing)?;
         std::str::from_utf8(lock.as_bytes()).map_err(|_| Rejection::LockNotAllowed)
     }
 }
@@ -129,7 +135,9 @@ mod tests {
             );
         }
         match names.token(&map) {
-            Ok(token) => format!("{}@{}", String::from_utf8_lossy(token.owner.as_bytes()), token.revision),
+            Ok(token) => {
+                format!("{}@{}", String::from_utf8_lossy(token.owner.as_bytes()), token.revision)
+            }
             Err(rejection) => rejection.code().to_owned(),
         }
     }
@@ -162,8 +170,14 @@ mod tests {
             assert_eq!(taken(&[good[0], good[1], more]), "token-malformed", "{more:?}");
         }
         assert_eq!(taken(&[good[0], good[1], ("connection", "close, fence-revisions")]), "a@10");
-        for revision in ["", "0", "01", "+1", "-1", "1,1", "1 1", "0x1", "9223372036854775808", "ü", "1e3"] {
-            assert_eq!(taken(&[("fence-owner", "a"), ("fence-revision", revision)]), "token-malformed", "{revision:?}");
+        for revision in
+            ["", "0", "01", "+1", "-1", "1,1", "1 1", "0x1", "9223372036854775808", "ü", "1e3"]
+        {
+            assert_eq!(
+                taken(&[("fence-owner", "a"), ("fence-revision", revision)]),
+                "token-malformed",
+                "{revision:?}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What a refusal leaves in the log. By itself, since where several threads have events, one's subscriber may miss its own.
+//! What a refusal leaves in the log. By itself, since where several threads have events, one's
+//! subscriber may miss its own.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -61,7 +62,8 @@ async fn why_a_lock_could_not_be_read_is_logged() {
     let handler = service_fn(async |_: Request<RequestBody<Full<Bytes>>>| {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
     });
-    let refused = layer.layer(handler).oneshot(request.body(Full::default()).unwrap()).await.unwrap();
+    let refused =
+        layer.layer(handler).oneshot(request.body(Full::default()).unwrap()).await.unwrap();
     assert_eq!(refused.headers()["fence-reason"], "unverifiable");
     assert_eq!(*errors.0.lock().unwrap(), ["the lock could not be loaded"]);
 }

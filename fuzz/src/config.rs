@@ -9,7 +9,10 @@ pub(crate) fn run(input: &[u8]) {
         Ok(config) => {
             let again = Config::from_toml("fuzz.toml", text).expect("a file is right or wrong");
             assert_eq!(config, again);
-            assert!(Difference::between(&config, &again).is_empty(), "a file does not differ from itself");
+            assert!(
+                Difference::between(&config, &again).is_empty(),
+                "a file does not differ from itself"
+            );
             check(&config);
         }
         Err(problems) => {
@@ -17,7 +20,10 @@ pub(crate) fn run(input: &[u8]) {
             for problem in problems.iter() {
                 let shown = problem.to_string();
                 assert!(shown.starts_with("fuzz.toml:"), "{shown:?} has no place");
-                assert!(!shown.contains('\n') || text.contains('\n'), "{shown:?} has lines of its own");
+                assert!(
+                    !shown.contains('\n') || text.contains('\n'),
+                    "{shown:?} has lines of its own"
+                );
             }
         }
     }
@@ -27,7 +33,11 @@ pub(crate) fn run(input: &[u8]) {
 fn check(config: &Config) {
     assert!(!config.listeners.is_empty() && !config.routes.is_empty());
     for (index, route) in config.routes.iter().enumerate() {
-        assert!(config.routes[..index].iter().all(|other| other.name != route.name), "two routes are {}", route.name);
+        assert!(
+            config.routes[..index].iter().all(|other| other.name != route.name),
+            "two routes are {}",
+            route.name
+        );
         let names = [&route.owner_header, &route.revision_header, &route.lock_header];
         assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2], "{names:?}");
         if let Some(lock) = route.mode.lock() {

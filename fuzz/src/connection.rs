@@ -1,8 +1,10 @@
-//! A whole connection: bytes in, and a worker that sees clean messages with the admitted token, or nothing.
+//! A whole connection: bytes in, and a worker that sees clean messages with the admitted token, or
+//! nothing.
 //!
-//! The proxy is the real one, with its threads and sockets, and runs as long as the process. Each input is a connection of
-//! its own, from an address of its own: the worker knows by `X-Forwarded-For` that a message was made by the proxy for that
-//! connection, which a request that is hidden in another cannot imitate.
+//! The proxy is the real one, with its threads and sockets, and runs as long as the process. Each
+//! input is a connection of its own, from an address of its own: the worker knows by
+//! `X-Forwarded-For` that a message was made by the proxy for that connection, which a request that
+//! is hidden in another cannot imitate.
 
 mod client;
 mod proxy;

@@ -6,7 +6,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Lines of `name:value`; what can be no field of a message that was read is left out.
 pub(crate) fn run(input: &[u8]) {
-    let fields: Vec<(HeaderName, HeaderValue)> = input.split(|byte| *byte == b'\n').filter_map(field).collect();
+    let fields: Vec<(HeaderName, HeaderValue)> =
+        input.split(|byte| *byte == b'\n').filter_map(field).collect();
     let mut headers = HeaderMap::new();
     for (name, value) in &fields {
         headers.append(name, value.clone());
@@ -45,13 +46,25 @@ fn as_read(token: &FenceToken<HeaderValue>) -> (&[u8], u64) {
 fn read_plainly(fields: &[(HeaderName, HeaderValue)]) -> Result<(Vec<u8>, u64), Rejection> {
     let once = |name: &str| {
         let all: Vec<&[u8]> = values(fields, name).collect();
-        let connection = values(fields, "connection").flat_map(|value| value.split(|byte| *byte == b','));
-        let is_named = connection.map(<[u8]>::trim_ascii).any(|option| option.eq_ignore_ascii_case(name.as_bytes()));
-        if all.len() > 1 || is_named { Err(Rejection::TokenMalformed) } else { Ok(all.first().copied()) }
+        let connection =
+            values(fields, "connection").flat_map(|value| value.split(|byte| *byte == b','));
+        let is_named = connection
+            .map(<[u8]>::trim_ascii)
+            .any(|option| option.eq_ignore_ascii_case(name.as_bytes()));
+        if all.len() > 1 || is_named {
+            Err(Rejection::TokenMalformed)
+        } else {
+            Ok(all.first().copied())
+        }
     };
     let (owner, revision) = (once("fence-owner")?, once("fence-revision")?);
-    let (Some(owner), Some(revision)) = (owner, revision) else { return Err(Rejection::TokenMissing) };
-    let number = std::str::from_utf8(revision).ok().and_then(|text| text.parse().ok()).and_then(Revision::new);
+    let (Some(owner), Some(revision)) = (owner, revision) else {
+        return Err(Rejection::TokenMissing);
+    };
+    let number = std::str::from_utf8(revision)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .and_then(Revision::new);
     match number {
         Some(revision_number) if revision_number.to_string().as_bytes() == revision => {
             Ok((owner.to_vec(), revision_number.get()))
@@ -60,6 +73,9 @@ fn read_plainly(fields: &[(HeaderName, HeaderValue)]) -> Result<(Vec<u8>, u64), 
     }
 }
 
-fn values<'f>(fields: &'f [(HeaderName, HeaderValue)], wanted: &str) -> impl Iterator<Item = &'f [u8]> {
+fn values<'f>(
+    fields: &'f [(HeaderName, HeaderValue)],
+    wanted: &str,
+) -> impl Iterator<Item = &'f [u8]> {
     fields.iter().filter(move |(name, _)| name == wanted).map(|(_, value)| value.as_bytes())
 }

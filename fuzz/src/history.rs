@@ -1,4 +1,5 @@
-//! From the writes of one key to the tenure of its lock, however much of them is seen: `no-bridge`, `no-step-back`.
+//! From the writes of one key to the tenure of its lock, however much of them is seen: `no-bridge`,
+//! `no-step-back`.
 
 use fencepost_policy::{Content, KeyEvent, KeyTrack, Owner, Reading, Revision, Step, Write};
 
@@ -56,9 +57,13 @@ impl Store {
         }
     }
 
-    /// Who held the lock at a revision, by looking at each write: the owner, and the tenure's first and last write.
+    /// Who held the lock at a revision, by looking at each write: the owner, and the tenure's first
+    /// and last write.
     fn truth(&self, at: Revision) -> Option<(Owner, Revision, Revision)> {
-        let Write { content: Content::Owner(owner), revision: last, created, .. } = self.at(at)? else { return None };
+        let Write { content: Content::Owner(owner), revision: last, created, .. } = self.at(at)?
+        else {
+            return None;
+        };
         let mut first = last;
         let mut earlier = last.before();
         while let Some(write) = earlier.and_then(|at| self.at(at)) {
@@ -129,7 +134,9 @@ fn read(store: &Store, known: Option<&KeyTrack>, chance: &mut Chance<'_>) -> (Ke
     loop {
         match reading {
             Reading::Known(track) => return (track, true),
-            Reading::Walk(walk) if forgets && walk.reads_at() < compacted => return (walk.ends_here(), false),
+            Reading::Walk(walk) if forgets && walk.reads_at() < compacted => {
+                return (walk.ends_here(), false);
+            }
             Reading::Walk(walk) => {
                 let at = walk.reads_at();
                 reading = walk.shown(store.at(at));
@@ -146,8 +153,14 @@ fn check(store: &Store, track: &KeyTrack, whole: bool) {
         (None, None) => {}
         (Some((owner, first, last)), Some((holder, true_first, true_last))) => {
             assert_eq!((owner, last), (holder, true_last));
-            assert!(true_first <= first, "no-bridge: {first:?} is before the tenure, which began at {true_first:?}");
-            assert!(!whole || first == true_first, "all was seen, yet {first:?} is not {true_first:?}");
+            assert!(
+                true_first <= first,
+                "no-bridge: {first:?} is before the tenure, which began at {true_first:?}"
+            );
+            assert!(
+                !whole || first == true_first,
+                "all was seen, yet {first:?} is not {true_first:?}"
+            );
         }
         (shown, truth) => panic!("{shown:?} is not {truth:?}"),
     }

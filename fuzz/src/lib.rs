@@ -1,8 +1,9 @@
 //! What a fuzzer runs: one function of bytes for each place where bytes from outside are read.
 //!
-//! Each target says more than "does not panic": it holds what came out against a second, simpler reading of the same bytes,
-//! or against what must be true whatever they are. A target panics where that fails. `tests/seeds.rs` runs all of them over
-//! the inputs that are kept in `seeds/` and `regressions/`; `engine/` has libFuzzer make new ones (`bin/fuzz`).
+//! Each target says more than "does not panic": it holds what came out against a second, simpler
+//! reading of the same bytes, or against what must be true whatever they are. A target panics where
+//! that fails. `tests/seeds.rs` runs all of them over the inputs that are kept in `seeds/` and
+//! `regressions/`; `engine/` has libFuzzer make new ones (`bin/fuzz`).
 
 mod chance;
 mod config;

@@ -2,8 +2,9 @@
 
 use fencepost_config::{Config, Lock, Route, Routing};
 
-/// Templates, keys of locks and a path, a line each. In order: the path of a guarded route, its lock's key, the path of a
-/// guarded route behind it, its key, the path of one that is off, and the path of a request.
+/// Templates, keys of locks and a path, a line each. In order: the path of a guarded route, its
+/// lock's key, the path of a guarded route behind it, its key, the path of one that is off, and the
+/// path of a request.
 pub(crate) fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let lines: Vec<&str> = text.split('\n').collect();
@@ -19,7 +20,8 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 fn config([first, first_key, second, second_key, off]: [&str; 5]) -> Option<Config> {
-    let quoted = |text: &str| serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f");
+    let quoted =
+        |text: &str| serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f");
     let guarded = |name: &str, path: &str, key: &str| {
         let (path, key) = (quoted(path), quoted(key));
         format!(
@@ -31,7 +33,9 @@ fn config([first, first_key, second, second_key, off]: [&str; 5]) -> Option<Conf
         quoted(off)
     );
     let head = "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n";
-    let file = [head, &guarded("first", first, first_key), &guarded("second", second, second_key), &off].concat();
+    let file =
+        [head, &guarded("first", first, first_key), &guarded("second", second, second_key), &off]
+            .concat();
     Config::from_toml("fuzz.toml", &file).ok()
 }
 
@@ -58,13 +62,21 @@ impl Way {
                 None => Way::Unguarded,
                 Some(Lock { key: template, .. }) => {
                     for capture in captures.iter() {
-                        assert!(is_component(&capture.to_string()), "{capture} was captured of {path:?}");
+                        assert!(
+                            is_component(&capture.to_string()),
+                            "{capture} was captured of {path:?}"
+                        );
                     }
                     let mut key = String::new();
-                    template.render_into(&captures, &mut key).expect("a string takes what is written");
+                    template
+                        .render_into(&captures, &mut key)
+                        .expect("a string takes what is written");
                     let is_short = key.len() <= fencepost_policy::LockKey::BYTES_MAX;
                     assert!(
-                        !is_short || template.named_on_path(&key, &captures).is_some_and(|named| named == key),
+                        !is_short
+                            || template
+                                .named_on_path(&key, &captures)
+                                .is_some_and(|named| named == key),
                         "{key:?} is not of {template}"
                     );
                     Way::Guarded { index, key }
@@ -81,7 +93,9 @@ impl Way {
                 assert_eq!(self, as_read, "{path:?} is {read:?} to some workers");
             }
             (Way::Guarded { .. }, Way::Unguarded) | (Way::Unguarded, Way::Guarded { .. }) => {
-                panic!("{path:?} is {self:?}, and {read:?}, as some workers read it, is {as_read:?}")
+                panic!(
+                    "{path:?} is {self:?}, and {read:?}, as some workers read it, is {as_read:?}"
+                )
             }
             (Way::Guarded { .. }, Way::Nowhere | Way::Refused) => {}
             (Way::Unguarded, Way::Unguarded | Way::Nowhere | Way::Refused) => {}
@@ -102,12 +116,17 @@ fn is_component(text: &str) -> bool {
     !matches!(text, "" | "." | "..") && text.bytes().all(may_stand)
 }
 
-/// The path as workers may read it: decoded, without dots, with one slash for many, without parameters, to where a query begins.
+/// The path as workers may read it: decoded, without dots, with one slash for many, without
+/// parameters, to where a query begins.
 fn readings(path: &str) -> Vec<String> {
     let mut readings = Vec::new();
     let mut read = path.to_owned();
     for _ in 0..2 {
-        readings.extend([without_dots(&read), one_slash_for_many(&read), without_parameters(&read)]);
+        readings.extend([
+            without_dots(&read),
+            one_slash_for_many(&read),
+            without_parameters(&read),
+        ]);
         readings.push(without_dots(&one_slash_for_many(&without_parameters(&read))));
         readings.push(without_dots(&read.replace('\\', "/")));
         readings.push(without_dots(read.split(['?', '#']).next().unwrap_or_default()));
@@ -170,6 +189,7 @@ fn one_slash_for_many(path: &str) -> String {
 }
 
 fn without_parameters(path: &str) -> String {
-    let components = path.split('/').map(|component| component.split(';').next().unwrap_or_default());
+    let components =
+        path.split('/').map(|component| component.split(';').next().unwrap_or_default());
     components.collect::<Vec<_>>().join("/")
 }

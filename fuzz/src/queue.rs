@@ -1,4 +1,5 @@
-//! From the keys of a queue to the tenure of its lock: the oldest holds it, whatever was seen first.
+//! From the keys of a queue to the tenure of its lock: the oldest holds it, whatever was seen
+//! first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,11 +30,14 @@ impl Store {
                     0 => {
                         let created = keys.get(&key).map_or(at, |known| known.created);
                         let value: Arc<[u8]> = chance.pick(&[&b"x"[..], b"y"]).into();
-                        let contender = Contender { key: key.clone(), created, revision: at, value };
+                        let contender =
+                            Contender { key: key.clone(), created, revision: at, value };
                         keys.insert(key, contender.clone());
                         told.push(QueueEvent::Put(contender));
                     }
-                    1 if keys.remove(&key).is_some() => told.push(QueueEvent::Delete { key, revision: at }),
+                    1 if keys.remove(&key).is_some() => {
+                        told.push(QueueEvent::Delete { key, revision: at })
+                    }
                     _ => {}
                 }
             }
@@ -93,12 +97,19 @@ fn check(store: &Store, layout: Layout, known: &QueueTrack) {
     assert_eq!(is_tied, snapshot.holding == Holding::Unreadable);
     assert_eq!(known.tie(), queued.first().filter(|_| is_tied).map(|first| first.created));
     if let (Some(tenure), Some(first)) = (snapshot.tenure(), queued.first()) {
-        assert!(first.created <= tenure.last && tenure.last <= first.revision, "{tenure:?} is not {first:?}");
+        assert!(
+            first.created <= tenure.last && tenure.last <= first.revision,
+            "{tenure:?} is not {first:?}"
+        );
     }
     let waiting: Vec<_> = snapshot.waiters.iter().map(|waiter| waiter.created).collect();
     assert_eq!(
         waiting,
-        queued.iter().skip(usize::from(holder.is_some())).map(|contender| contender.created).collect::<Vec<_>>()
+        queued
+            .iter()
+            .skip(usize::from(holder.is_some()))
+            .map(|contender| contender.created)
+            .collect::<Vec<_>>()
     );
 }
 

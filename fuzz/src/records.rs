@@ -10,7 +10,8 @@ use serde_json::Value;
 pub(crate) fn run(input: &[u8]) {
     let value = Bytes::copy_from_slice(input);
     let free_values = vec![Bytes::from_static(b"none"), Bytes::new()];
-    let plain = RecordFormat { layout: Layout::Key, free_values: free_values.clone(), owner_field: None };
+    let plain =
+        RecordFormat { layout: Layout::Key, free_values: free_values.clone(), owner_field: None };
     let is_free = free_values.contains(&value);
     let expected = if is_free { Content::Free } else { Content::Owner(Owner::new(input)) };
     assert_eq!(plain.content(&value), Ok(expected), "without a field the value is the owner");
@@ -25,12 +26,19 @@ pub(crate) fn run(input: &[u8]) {
                 named.as_deref().is_none_or(|named| named.as_bytes() == owner.as_bytes()),
                 "{named:?}, not {owner}"
             );
-            assert!(!free_values.iter().any(|free| **free == *owner.as_bytes()), "nobody is called free");
-            assert!(fielded.content(&naming_another(input)).is_err(), "an owner that is named twice is nobody");
+            assert!(
+                !free_values.iter().any(|free| **free == *owner.as_bytes()),
+                "nobody is called free"
+            );
+            assert!(
+                fielded.content(&naming_another(input)).is_err(),
+                "an owner that is named twice is nobody"
+            );
         }
         Ok(Content::Free) => {
             let owner = named_owner(input);
-            let names_nobody = is_json(input) && matches!(owner.as_deref(), Some("" | "none") | None);
+            let names_nobody =
+                is_json(input) && matches!(owner.as_deref(), Some("" | "none") | None);
             assert!(is_free || names_nobody, "held by {owner:?}");
         }
         Ok(Content::Unreadable) => unreachable!("what cannot be read is told as an error"),
@@ -54,6 +62,7 @@ fn named_owner(json: &[u8]) -> Option<String> {
 
 /// The same object with another owner in front.
 fn naming_another(object: &[u8]) -> Bytes {
-    let brace = object.iter().position(|byte| *byte == b'{').expect("an object begins with a brace");
+    let brace =
+        object.iter().position(|byte| *byte == b'{').expect("an object begins with a brace");
     [&object[..=brace], br#""owner":"another","#, &object[brace + 1..]].concat().into()
 }

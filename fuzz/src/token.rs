@@ -1,4 +1,5 @@
-//! The two words of a token: a revision has one spelling, and an owner is presented as itself or percent-encoded.
+//! The two words of a token: a revision has one spelling, and an owner is presented as itself or
+//! percent-encoded.
 
 use fencepost_policy::{Owner, Revision};
 
@@ -18,8 +19,15 @@ pub(crate) fn run(input: &[u8]) {
     }
     let owner = Owner::new(name);
     assert!(owner.is_presented_as(name), "everybody may present its own name");
-    assert!(owner.is_presented_as(owner.to_string().as_bytes()), "the spelling that is shown can be presented");
-    assert_eq!(owner.is_presented_as(presented), spelled(name) == spelled(presented), "{owner} as {presented:?}");
+    assert!(
+        owner.is_presented_as(owner.to_string().as_bytes()),
+        "the spelling that is shown can be presented"
+    );
+    assert_eq!(
+        owner.is_presented_as(presented),
+        spelled(name) == spelled(presented),
+        "{owner} as {presented:?}"
+    );
     // Otherwise a token would be worth more presented by one than by the other.
     assert_eq!(owner.is_presented_as(presented), Owner::new(presented).is_presented_as(name));
 }

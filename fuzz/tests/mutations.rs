@@ -1,5 +1,6 @@
-//! Inputs that nobody has kept: those that are, damaged at random. An engine that sees which branches are taken finds more
-//! (`bin/fuzz`), but has to build everything anew; this runs with the tests, from another seed each time.
+//! Inputs that nobody has kept: those that are, damaged at random. An engine that sees which
+//! branches are taken finds more (`bin/fuzz`), but has to build everything anew; this runs with the
+//! tests, from another seed each time.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -68,15 +69,17 @@ impl Random {
 
 fn kept(target: Target) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target.name);
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
 /// The seed of this run: `FENCEPOST_FUZZ_SEED` to have one again.
 fn seed() -> u64 {
-    let given =
-        std::env::var("FENCEPOST_FUZZ_SEED").ok().map(|seed| seed.parse().expect("FENCEPOST_FUZZ_SEED is a number"));
+    let given = std::env::var("FENCEPOST_FUZZ_SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("FENCEPOST_FUZZ_SEED is a number"));
     given.unwrap_or_else(|| RandomState::new().hash_one(std::process::id())).max(1)
 }
 
@@ -97,7 +100,10 @@ fn damaged_inputs_leave_every_target_content() {
             let input = random.damage(&kept[one], &kept[other]);
             let shown = Shown { target: target.name, input: &input };
             (target.run)(&input);
-            assert!(!PANICKED.load(Ordering::Relaxed), "a thread panicked over this or the one before: {shown:?}");
+            assert!(
+                !PANICKED.load(Ordering::Relaxed),
+                "a thread panicked over this or the one before: {shown:?}"
+            );
             shown.passes();
         }
     }

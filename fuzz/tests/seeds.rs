@@ -29,7 +29,11 @@ fn every_kept_input_leaves_every_target_content() {
         for path in [inputs("seeds", target.name), inputs("regressions", target.name)].concat() {
             eprintln!("{}", path.display()); // Shown if the next line panics.
             (target.run)(&fs::read(&path).unwrap());
-            assert!(!PANICKED.load(Ordering::Relaxed), "a thread panicked over {} or the one before", path.display());
+            assert!(
+                !PANICKED.load(Ordering::Relaxed),
+                "a thread panicked over {} or the one before",
+                path.display()
+            );
         }
     }
 }
@@ -42,7 +46,10 @@ fn every_target_has_inputs_and_every_input_a_target() {
     for kind in ["seeds", "regressions"] {
         for folder in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(kind)).unwrap() {
             let name = folder.unwrap().file_name().into_string().unwrap();
-            assert!(TARGETS.iter().any(|target| target.name == name), "{kind}/{name} belongs to no target");
+            assert!(
+                TARGETS.iter().any(|target| target.name == name),
+                "{kind}/{name} belongs to no target"
+            );
         }
     }
 }

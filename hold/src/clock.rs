@@ -5,13 +5,13 @@ use std::ops::Add;
 use std::time::Duration;
 
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
-    timerfd_settime,
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
 };
 use tokio::net::unix::pipe;
 
-/// A moment of CLOCK_BOOTTIME: monotonic, and it goes on while the machine is suspended, as the lease in etcd does. All
-/// processes of a machine share it.
+/// A moment of CLOCK_BOOTTIME: monotonic, and it goes on while the machine is suspended, as the
+/// lease in etcd does. All processes of a machine share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootInstant(Duration);
 
@@ -47,11 +47,12 @@ impl Add<Duration> for BootInstant {
     }
 }
 
-/// Wakes a task at a moment of that clock. tokio's timers stand still while the machine is suspended; this one rings at once
-/// when the machine wakes up too late.
+/// Wakes a task at a moment of that clock. tokio's timers stand still while the machine is
+/// suspended; this one rings at once when the machine wakes up too late.
 #[derive(Debug)]
 pub struct Alarm(
-    // To the runtime a timer is something that gets readable, as a pipe does; `AsyncFd` has no safe constructor.
+    // To the runtime a timer is something that gets readable, as a pipe does; `AsyncFd` has no safe
+    // constructor.
     pipe::Receiver,
 );
 
@@ -64,7 +65,10 @@ impl Alarm {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn new() -> io::Result<Alarm> {
-        let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Boottime,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
         Ok(Alarm(pipe::Receiver::from_owned_fd_unchecked(timer)?))
     }
 
@@ -74,17 +78,23 @@ impl Alarm {
     /// May be given up and called again, for the same moment or another.
     pub async fn until(&mut self, moment: BootInstant) {
         while BootInstant::now() < moment {
-            let rings = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(moment.0) };
-            timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &rings).expect("a timer takes a time after boot");
+            let rings =
+                Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(moment.0) };
+            timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &rings)
+                .expect("a timer takes a time after boot");
             self.0.readable().await.expect("a timer can be waited for");
-            // How often it has rung. It may not have, for the moment before this one: then the clock is looked at again.
+            // How often it has rung. It may not have, for the moment before this one: then the
+            // clock is looked at again.
             let _ = self.0.try_read(&mut [0; 8]);
         }
     }
 }
 
 fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! `fencepost hold`: holds a lock for as long as a command runs, and ends the command before the lock can be lost.
+//! `fencepost hold`: holds a lock for as long as a command runs, and ends the command before the
+//! lock can be lost.
 //!
 //! The modules in the order of what happens:
 //!
@@ -59,16 +60,19 @@ use self::watchdog::Watchdog;
 /// How long to wait before etcd is asked again, when it did not answer.
 const ETCD_PAUSE: Duration = Duration::from_secs(1);
 
-/// For how long etcd may be silent before that is said. More than it takes to leave one endpoint for the next.
+/// For how long etcd may be silent before that is said. More than it takes to leave one endpoint
+/// for the next.
 const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
-/// Does it, and returns the exit code. Runs on a current-thread runtime of this process's first thread.
+/// Does it, and returns the exit code. Runs on a current-thread runtime of this process's first
+/// thread.
 pub async fn hold(settings: HoldSettings) -> u8 {
     let writer = ConsoleWriter::begin();
     let console = writer.console(settings.verbose);
     let exit = match Hold::prepare(settings, console.clone()) {
         Ok(mut hold) => {
-            let (files, etcd, said) = (hold.settings.etcd_files(), hold.etcd.clone(), hold.etcd_access.clone());
+            let (files, etcd, said) =
+                (hold.settings.etcd_files(), hold.etcd.clone(), hold.etcd_access.clone());
             let exit = tokio::select! {
                 exit = hold.run() => exit,
                 never = files.follow(&etcd, said, &console) => match never {},
@@ -94,7 +98,8 @@ struct Hold {
     outlets: Vec<Outlet>,
     signals: Signals,
     watchdog: Watchdog,
-    /// Children of this process that have nothing to do with the lock: the watchdog, and those that were there before.
+    /// Children of this process that have nothing to do with the lock: the watchdog, and those that
+    /// were there before.
     others: Vec<Pid>,
     /// How many connections to --stamp the command may have.
     connections_max: usize,
@@ -118,11 +123,14 @@ impl Hold {
             .map(|rule| Outlet::new(rule.listen, link(&rule.to), names, console.clone()))
             .collect();
         let failed = |what: &str, error: std::io::Error| Exit::failed(format!("{what}: {error}"));
-        process_tree::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
-        let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
+        process_tree::adopt_orphans()
+            .map_err(|error| failed("orphans cannot be adopted", error))?;
+        let signals =
+            Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
         let mut others = process_tree::children(getpid())
             .map_err(|error| failed("this process's children cannot be seen", error))?;
-        let watchdog = Watchdog::start(&others).map_err(|error| failed("the watchdog cannot be started", error))?;
+        let watchdog = Watchdog::start(&others)
+            .map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
         let connections_max = stamp::connections_max(getrlimit(Resource::Nofile).current);
         Ok(Hold {
@@ -168,7 +176,8 @@ impl Hold {
     /// Waits for the lock, unless that is not wanted, and takes it.
     async fn acquire(&mut self, is_first: bool) -> Result<Tenure, Exit> {
         self.console.print_verbose(format_args!("waiting for {}", self.lock.key()));
-        let mut silence = pin!(say_when_silent(self.etcd.clone(), self.lock.key().clone(), self.console.clone()));
+        let mut silence =
+            pin!(say_when_silent(self.etcd.clone(), self.lock.key().clone(), self.console.clone()));
         loop {
             let acquiring = async {
                 match self.settings.r#try {
@@ -189,16 +198,24 @@ impl Hold {
                     // An empty name is quoted.
                     let owner = Some(owner.to_string()).filter(|owner| !owner.is_empty());
                     let owner = owner.unwrap_or_else(|| r#""""#.to_owned());
-                    return Err(Exit::new(self.settings.conflict_exit_code, format!("the lock is held by {owner}")));
+                    return Err(Exit::new(
+                        self.settings.conflict_exit_code,
+                        format!("the lock is held by {owner}"),
+                    ));
                 }
-                // Whoever has held the lock goes on trying: there is nothing else to do for a master that waits for its etcd.
-                AcquireError::Store(StoreError::Unavailable(why)) if !is_first && !self.settings.once => {
+                // Whoever has held the lock goes on trying: there is nothing else to do for a
+                // master that waits for its etcd.
+                AcquireError::Store(StoreError::Unavailable(why))
+                    if !is_first && !self.settings.once =>
+                {
                     self.console.print(format_args!("etcd does not answer, trying again: {why}"));
                     sleep(ETCD_PAUSE).await;
                 }
                 error @ AcquireError::Store(StoreError::NoLogin) => {
                     let why = with_causes(&error);
-                    return Err(Exit::failed(format!("{why}: give --etcd-user and --etcd-password-file")));
+                    return Err(Exit::failed(format!(
+                        "{why}: give --etcd-user and --etcd-password-file"
+                    )));
                 }
                 error @ (AcquireError::Store(_) | AcquireError::Clock(_)) => {
                     return Err(Exit::failed(with_causes(&error)));
@@ -207,8 +224,8 @@ impl Hold {
         }
     }
 
-    /// What was given up in the background is given back before the process ends. Who does not want to wait does not wait for that either,
-    /// once etcd has had its time.
+    /// What was given up in the background is given back before the process ends. Who does not want
+    /// to wait does not wait for that either, once etcd has had its time.
     async fn settle(&self) {
         tokio::select! {
             () = self.etcd.settled() => {}
@@ -219,15 +236,20 @@ impl Hold {
     async fn give_back(&self, tenure: Tenure) {
         let (is_held, revision) = (tenure.is_held(), tenure.revision());
         match tenure.release().await {
-            Ok(()) if is_held => self.console.print_verbose(format_args!("gave {} back", self.lock.key())),
+            Ok(()) if is_held => {
+                self.console.print_verbose(format_args!("gave {} back", self.lock.key()))
+            }
             // The key may be there, and another's.
-            Ok(()) => self.console.print_verbose(format_args!("revision {revision} has left nothing in etcd")),
+            Ok(()) => self
+                .console
+                .print_verbose(format_args!("revision {revision} has left nothing in etcd")),
             Err(error) => self.console.print(format_args!("{}", with_causes(&error))),
         }
     }
 }
 
-/// Says when etcd does not answer, and when it does again: whoever waits may wait for the lock, or for nothing.
+/// Says when etcd does not answer, and when it does again: whoever waits may wait for the lock, or
+/// for nothing.
 async fn say_when_silent(etcd: Etcd, key: LockKey, console: Console) -> Infallible {
     loop {
         console.print(format_args!("{}", etcd.silent_for(SILENCE_MAX).await));
@@ -236,11 +258,14 @@ async fn say_when_silent(etcd: Etcd, key: LockKey, console: Console) -> Infallib
     }
 }
 
-/// Returns when a signal, or the end of the watchdog, ends this process before it has started the command.
+/// Returns when a signal, or the end of the watchdog, ends this process before it has started the
+/// command.
 async fn interrupted(signals: &mut Signals, watchdog: Pid) -> Exit {
     loop {
         match signals.next().await {
-            Signal::CHILD if reap(None, watchdog).watchdog => return Exit::failed("the watchdog has ended"),
+            Signal::CHILD if reap(None, watchdog).watchdog => {
+                return Exit::failed("the watchdog has ended");
+            }
             signal if asks_to_end(signal) => return Exit::signalled(signal),
             _ => {}
         }

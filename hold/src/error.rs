@@ -39,8 +39,8 @@ pub enum InvalidEtcd {
     /// No endpoint was named.
     #[error("no endpoint of etcd is named")]
     NoEndpoint,
-    /// An endpoint is not `http://host:port` or `https://host:port`. It is shown without a login, which is said apart:
-    /// [`EtcdBuilder::user`](crate::EtcdBuilder::user).
+    /// An endpoint is not `http://host:port` or `https://host:port`. It is shown without a login,
+    /// which is said apart: [`EtcdBuilder::user`](crate::EtcdBuilder::user).
     #[error(
         "{0:?} is no endpoint of etcd: it must be \"http://host:port\" or \"https://host:port\", and who logs in is said apart"
     )]
@@ -49,10 +49,14 @@ pub enum InvalidEtcd {
     #[error("{0:?} is in the list of etcd's endpoints already")]
     Twice(String),
     /// Some endpoints are `http://` and some `https://`.
-    #[error("{0:?} must begin as the other endpoints of etcd do: all of them with http:// or all with https://")]
+    #[error(
+        "{0:?} must begin as the other endpoints of etcd do: all of them with http:// or all with https://"
+    )]
     Mixed(String),
     /// Endpoints are `https://`, and nobody is to be trusted there.
-    #[error("no authority is named whose certificates are to be trusted at https:// endpoints of etcd")]
+    #[error(
+        "no authority is named whose certificates are to be trusted at https:// endpoints of etcd"
+    )]
     NoAuthority,
     /// There is an authority or a certificate, and endpoints are `http://`.
     #[error(

@@ -17,7 +17,8 @@ use crate::error::{InvalidEtcd, StoreError};
 /// How long whoever ends waits for what is given back in the background.
 const SETTLED_WITHIN: Duration = Duration::from_secs(3);
 
-/// A cluster of etcd: its endpoints and how to speak with them. Cheap to clone; clones share their connections.
+/// A cluster of etcd: its endpoints and how to speak with them. Cheap to clone; clones share their
+/// connections.
 ///
 /// One endpoint is used at a time, and left for the next as soon as it does not answer in time.
 #[derive(Debug, Clone)]
@@ -36,19 +37,23 @@ impl Etcd {
     ///
     /// # Errors
     /// If there is none, one is not of that form, or one is there twice.
-    pub fn at<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Result<Etcd, InvalidEtcd> {
+    pub fn at<E: Into<String>>(
+        endpoints: impl IntoIterator<Item = E>,
+    ) -> Result<Etcd, InvalidEtcd> {
         Etcd::builder(endpoints).build()
     }
 
-    /// The cluster at these endpoints, `http://host:port` or `https://host:port` each, with more to say.
+    /// The cluster at these endpoints, `http://host:port` or `https://host:port` each, with more to
+    /// say.
     pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> EtcdBuilder {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
         EtcdBuilder { endpoints, ca: Vec::new(), identity: None, user: None }
     }
 
-    /// Has connections and logins that begin from now on be as this says: what is read from files may be replaced while
-    /// locks are held. Those that there are go on, and the endpoints stay. As long as etcd does not accept a user's new password, the last that it
-    /// has accepted goes on: it may be said here before etcd is told.
+    /// Has connections and logins that begin from now on be as this says: what is read from files
+    /// may be replaced while locks are held. Those that there are go on, and the endpoints stay. As
+    /// long as etcd does not accept a user's new password, the last that it has accepted goes on:
+    /// it may be said here before etcd is told.
     ///
     /// # Errors
     /// If there can't be TLS with it: then all stays as it was.
@@ -57,8 +62,8 @@ impl Etcd {
         Ok(())
     }
 
-    /// Returns once no call has been answered for so long, with what was wrong with the last one. As long as there is
-    /// nothing to ask etcd, it is not silent.
+    /// Returns once no call has been answered for so long, with what was wrong with the last one.
+    /// As long as there is nothing to ask etcd, it is not silent.
     ///
     /// # Cancel safety
     /// May be given up and called again.
@@ -74,14 +79,16 @@ impl Etcd {
         self.client().answers().await;
     }
 
-    /// Returns once whatever was given up on this cluster has been given back there, or can't be: a lock that was waited for
-    /// no longer, a tenure that was dropped. Takes 3 s at most. To be called before the runtime ends.
+    /// Returns once whatever was given up on this cluster has been given back there, or can't be: a
+    /// lock that was waited for no longer, a tenure that was dropped. Takes 3 s at most. To be
+    /// called before the runtime ends.
     pub async fn settled(&self) {
         self.0.settling.close();
         let _ = timeout(SETTLED_WITHIN, self.0.settling.wait()).await;
     }
 
-    /// Does something in the background that [`Etcd::settled`] waits for. Without a runtime it is not done.
+    /// Does something in the background that [`Etcd::settled`] waits for. Without a runtime it is
+    /// not done.
     pub(crate) fn settle(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             self.0.settling.spawn_on(work, &runtime);
@@ -105,8 +112,9 @@ pub struct EtcdBuilder {
 }
 
 impl EtcdBuilder {
-    /// Trusts servers by these certificates (PEM): an authority for what it has issued, any other certificate for itself. `https://`
-    /// endpoints need at least one, and no others take any. No authority is trusted that is not named.
+    /// Trusts servers by these certificates (PEM): an authority for what it has issued, any other
+    /// certificate for itself. `https://` endpoints need at least one, and no others take any. No
+    /// authority is trusted that is not named.
     #[must_use]
     pub fn ca_pem(mut self, pem: impl AsRef<[u8]>) -> EtcdBuilder {
         self.ca.extend_from_slice(pem.as_ref());
@@ -116,12 +124,17 @@ impl EtcdBuilder {
 
     /// Presents this certificate, with its private key (PEM both), to `https://` endpoints.
     #[must_use]
-    pub fn identity_pem(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> EtcdBuilder {
+    pub fn identity_pem(
+        mut self,
+        certificate: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> EtcdBuilder {
         self.identity = Some((certificate.as_ref().to_vec(), key.as_ref().to_vec()));
         self
     }
 
-    /// Logs in as this user of etcd. With `http://` endpoints the password goes over the network as it is.
+    /// Logs in as this user of etcd. With `http://` endpoints the password goes over the network as
+    /// it is.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> EtcdBuilder {
         self.user = Some(EtcdUser::with_password(name, password));
@@ -131,8 +144,9 @@ impl EtcdBuilder {
     /// The cluster. Nothing is sent yet.
     ///
     /// # Errors
-    /// If there is no endpoint, one is not of the right form or there twice, if some have TLS and some do not, or if what TLS is made of
-    /// lacks an authority, cannot be used, or is there though no endpoint has TLS.
+    /// If there is no endpoint, one is not of the right form or there twice, if some have TLS and
+    /// some do not, or if what TLS is made of lacks an authority, cannot be used, or is there
+    /// though no endpoint has TLS.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
         let endpoints = checked(&self.endpoints)?;
         let access = Arc::new(EtcdAccess::new(self.tls()?, self.user));
@@ -148,7 +162,8 @@ impl EtcdBuilder {
             (true, true, _) => Err(InvalidEtcd::NoAuthority),
             (true, false, identity) => {
                 let identity = identity.as_ref().map(|(certificate, key)| (&**certificate, &**key));
-                let client = ClientTls::of_pem(&self.ca, identity, &[b"h2"]).map_err(InvalidEtcd::Tls)?;
+                let client =
+                    ClientTls::of_pem(&self.ca, identity, &[b"h2"]).map_err(InvalidEtcd::Tls)?;
                 Ok(Some(EtcdTls { client, server_name: None }))
             }
         }
@@ -184,7 +199,8 @@ fn endpoint(text: &str) -> Option<String> {
     (!text.contains('@')).then(|| text.to_owned())
 }
 
-/// An address as it may be shown: what is in front of an `@` is a name and a password, often enough.
+/// An address as it may be shown: what is in front of an `@` is a name and a password, often
+/// enough.
 fn without_login(text: &str) -> String {
     let Some((_, host)) = text.rsplit_once('@') else { return text.to_owned() };
     format!("…@{host}")
@@ -250,7 +266,10 @@ mod tests {
             "http://me:s3/cret@h:1",
         ] {
             let why = Etcd::at([login]).unwrap_err().to_string();
-            assert!(why.contains("…@h:1") && why.contains("no endpoint") && !why.contains("me:"), "{why}");
+            assert!(
+                why.contains("…@h:1") && why.contains("no endpoint") && !why.contains("me:"),
+                "{why}"
+            );
         }
     }
 
@@ -266,9 +285,21 @@ mod tests {
             (&["https://h:1"], identity, Some(InvalidEtcd::NoAuthority)),
             (&["http://h:1"], with_ca, Some(InvalidEtcd::NoTls)),
             (&["http://h:1"], identity, Some(InvalidEtcd::NoTls)),
-            (&["http://h:1", "https://h:2"], with_ca, Some(InvalidEtcd::Mixed("https://h:2".to_owned()))),
-            (&["https://h:1", "http://h:2"], with_ca, Some(InvalidEtcd::Mixed("http://h:2".to_owned()))),
-            (&["http://h:1", "http://h:1/"], nothing, Some(InvalidEtcd::Twice("http://h:1/".to_owned()))),
+            (
+                &["http://h:1", "https://h:2"],
+                with_ca,
+                Some(InvalidEtcd::Mixed("https://h:2".to_owned())),
+            ),
+            (
+                &["https://h:1", "http://h:2"],
+                with_ca,
+                Some(InvalidEtcd::Mixed("http://h:2".to_owned())),
+            ),
+            (
+                &["http://h:1", "http://h:1/"],
+                nothing,
+                Some(InvalidEtcd::Twice("http://h:1/".to_owned())),
+            ),
         ] {
             let built = say(Etcd::builder(endpoints.iter().copied())).build();
             assert_eq!(built.err(), wrong, "{endpoints:?}");
@@ -280,18 +311,27 @@ mod tests {
         let tls = WorkerTls { identity: presented, client_ca: None, protocols: &["h2"] };
         let server = Worker::start_tls(&tls).await;
         let etcd = Etcd::builder([server.https()]).ca_pem(trusted).build().unwrap();
-        let why = etcd.look("/lock", Within::one_attempt(SETTLED_WITHIN)).await.unwrap_err().to_string();
+        let why =
+            etcd.look("/lock", Within::one_attempt(SETTLED_WITHIN)).await.unwrap_err().to_string();
         !why.contains("invalid peer certificate")
     }
 
-    /// The key of a pinned certificate signed one for an etcd of its own, and a lock was taken there.
+    /// The key of a pinned certificate signed one for an etcd of its own, and a lock was taken
+    /// there.
     #[tokio::test]
     async fn etcd_pinned_certificate_is_trusted_for_itself_alone() {
-        let subject = Subject { common_name: Some("etcd"), names: &["127.0.0.1"], ..Subject::default() };
-        for (claim, issues) in [(Claim::EndEntity, false), (Claim::Nothing, false), (Claim::Authority, true)] {
+        let subject =
+            Subject { common_name: Some("etcd"), names: &["127.0.0.1"], ..Subject::default() };
+        for (claim, issues) in
+            [(Claim::EndEntity, false), (Claim::Nothing, false), (Claim::Authority, true)]
+        {
             let pinned = Authority::claiming(claim, &subject);
             assert!(believes(&pinned.own(), &pinned.certificate()).await, "{claim:?}");
-            assert_eq!(believes(&pinned.issue(&subject), &pinned.certificate()).await, issues, "{claim:?}");
+            assert_eq!(
+                believes(&pinned.issue(&subject), &pinned.certificate()).await,
+                issues,
+                "{claim:?}"
+            );
         }
     }
 
@@ -299,9 +339,13 @@ mod tests {
     fn what_there_can_be_no_tls_with_renews_nothing() {
         let said = || Etcd::builder(["https://h:1"]).ca_pem(ca()).user("master", "s3cret");
         let etcd = said().build().unwrap();
-        let wrong = etcd.renew(said().user("other", "s3cret").identity_pem("c3rt", "k3y")).unwrap_err().to_string();
+        let wrong = etcd
+            .renew(said().user("other", "s3cret").identity_pem("c3rt", "k3y"))
+            .unwrap_err()
+            .to_string();
         assert!(
-            wrong.starts_with("no TLS: the PEM of the certificate: is not PEM") && !wrong.contains("k3y"),
+            wrong.starts_with("no TLS: the PEM of the certificate: is not PEM")
+                && !wrong.contains("k3y"),
             "{wrong}"
         );
         assert!(format!("{etcd:?}").contains("master"));
@@ -311,9 +355,16 @@ mod tests {
 
     #[test]
     fn authorities_that_cannot_be_read_are_refused() {
-        for (pem, says) in [("ca", "is not PEM"), ("-----BEGIN CERTIFICATE-----\n", "is cut short or garbled")] {
-            let refused = Etcd::builder(["https://h:1"]).ca_pem(pem).build().unwrap_err().to_string();
-            assert!(refused.starts_with("no TLS: the PEM of the authorities: ") && refused.contains(says), "{refused}");
+        for (pem, says) in
+            [("ca", "is not PEM"), ("-----BEGIN CERTIFICATE-----\n", "is cut short or garbled")]
+        {
+            let refused =
+                Etcd::builder(["https://h:1"]).ca_pem(pem).build().unwrap_err().to_string();
+            assert!(
+                refused.starts_with("no TLS: the PEM of the authorities: ")
+                    && refused.contains(says),
+                "{refused}"
+            );
         }
     }
 

@@ -32,14 +32,20 @@ impl Lease {
     /// A new one.
     ///
     /// # Cancel safety
-    /// If it is given up, it is granted all the same, and given back then: a revocation that overtook the grant would find nothing
-    /// to revoke.
-    pub(crate) async fn grant(etcd: &Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
+    /// If it is given up, it is granted all the same, and given back then: a revocation that
+    /// overtook the grant would find nothing to revoke.
+    pub(crate) async fn grant(
+        etcd: &Etcd,
+        ttl: Duration,
+        within: Duration,
+    ) -> Result<Lease, StoreError> {
         let (grant, granted) = oneshot::channel();
         let for_task = etcd.clone();
         // Where nobody waits for it any more, the lease is dropped here.
         etcd.settle(async move { drop(grant.send(Lease::granted(for_task, ttl, within).await)) });
-        granted.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the runtime is shutting down".to_owned())))
+        granted.await.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable("the runtime is shutting down".to_owned()))
+        })
     }
 
     async fn granted(etcd: Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
@@ -65,7 +71,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Renews it as long as this is waited for; returns when it is gone. That it still stands is for whoever uses it to find out.
+    /// Renews it as long as this is waited for; returns when it is gone. That it still stands is
+    /// for whoever uses it to find out.
     pub(crate) async fn kept(&self) {
         loop {
             until_due(self.confirmed(), self.ttl).await;
@@ -80,9 +87,11 @@ impl Lease {
         }
     }
 
-    /// Gives it back, and with it whatever hangs on it. Where that fails it is left to run out: it was tried for as long as it may take.
+    /// Gives it back, and with it whatever hangs on it. Where that fails it is left to run out: it
+    /// was tried for as long as it may take.
     pub(crate) async fn give_back(mut self) -> Result<(), StoreError> {
-        let revoked = self.etcd.client().revoke(self.id, Within::altogether(GIVE_BACK_WITHIN)).await;
+        let revoked =
+            self.etcd.client().revoke(self.id, Within::altogether(GIVE_BACK_WITHIN)).await;
         self.may_stand = false;
         revoked
     }
@@ -95,15 +104,16 @@ impl Drop for Lease {
         }
         let (etcd, id) = (self.etcd.clone(), self.id);
         self.etcd.settle(async move {
-            if let Err(error) = etcd.client().revoke(id, Within::altogether(GIVE_BACK_WITHIN)).await {
+            if let Err(error) = etcd.client().revoke(id, Within::altogether(GIVE_BACK_WITHIN)).await
+            {
                 debug!(%error, "a lease is left to run out");
             }
         });
     }
 }
 
-/// How long an attempt to renew may wait for its answer, and before that for a connection that is coming up: several fit into the
-/// time that a renewal has.
+/// How long an attempt to renew may wait for its answer, and before that for a connection that is
+/// coming up: several fit into the time that a renewal has.
 pub(crate) fn attempt_within(ttl: Duration) -> Within {
     Within::one_attempt((ttl / 6).min(Duration::from_secs(1)))
 }

@@ -12,11 +12,13 @@ use crate::etcd::{Etcd, Mine, Taking};
 use crate::lease::Lease;
 use crate::tenure::Tenure;
 
-/// How many bytes an owner's name may have. Percent-encoded it is of three times as many at most: enough room is left in the head of a request
-/// as proxies take it, and in the pipe by which a command is told.
+/// How many bytes an owner's name may have. Percent-encoded it is of three times as many at most:
+/// enough room is left in the head of a request as proxies take it, and in the pipe by which a
+/// command is told.
 const OWNER_BYTES_MAX: usize = 4096;
 
-/// How many refusals in a row end the wait for a lock. Not one: a new password may stand in its file before etcd knows it.
+/// How many refusals in a row end the wait for a lock. Not one: a new password may stand in its
+/// file before etcd knows it.
 const REFUSALS_MAX: u32 = 3;
 
 /// Why there is no such lock.
@@ -55,24 +57,25 @@ pub struct LockBuilder {
 }
 
 impl LockBuilder {
-    /// For how long the lock stays taken after its holder was last heard of: 1 s to 24 h, in whole seconds; 10 s unless said.
-    /// etcd may grant more: not less than one and a half of its election timeouts.
+    /// For how long the lock stays taken after its holder was last heard of: 1 s to 24 h, in whole
+    /// seconds; 10 s unless said. etcd may grant more: not less than one and a half of its election
+    /// timeouts.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> LockBuilder {
         self.ttl = ttl;
         self
     }
 
-    /// Whether to wait in line, below `<key>.queue/`, instead of racing with all others when the lock gets free. Those who
-    /// don't queue may still come first.
+    /// Whether to wait in line, below `<key>.queue/`, instead of racing with all others when the
+    /// lock gets free. Those who don't queue may still come first.
     #[must_use]
     pub fn queue(mut self, queue: bool) -> LockBuilder {
         self.queue = queue;
         self
     }
 
-    /// How long etcd may take to answer a call before acquiring fails; 10 s unless said. Waiting for the lock is no call: it
-    /// goes on for as long as it takes, also while etcd is away.
+    /// How long etcd may take to answer a call before acquiring fails; 10 s unless said. Waiting
+    /// for the lock is no call: it goes on for as long as it takes, also while etcd is away.
     #[must_use]
     pub fn answer_within(mut self, answer_within: Duration) -> LockBuilder {
         self.answer_within = answer_within;
@@ -82,7 +85,8 @@ impl LockBuilder {
     /// The lock. Nothing is sent yet.
     ///
     /// # Errors
-    /// If the key is empty or over 1024 bytes, the owner's name is, or over 4096, or the time to live out of its bounds.
+    /// If the key is empty or over 1024 bytes, the owner's name is, or over 4096, or the time to
+    /// live out of its bounds.
     pub fn build(self, etcd: &Etcd) -> Result<Lock, InvalidLock> {
         let LockBuilder { key, owner, ttl, queue, answer_within } = self;
         let bounds = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
@@ -101,14 +105,14 @@ impl LockBuilder {
 struct Won {
     /// The revision of the write that took it.
     created: i64,
-    /// When the last renewal of its lease was sent that was confirmed before that write was asked for: it is the write that makes
-    /// such a renewal count (`renewed-by-quorum`).
+    /// When the last renewal of its lease was sent that was confirmed before that write was asked
+    /// for: it is the write that makes such a renewal count (`renewed-by-quorum`).
     confirmed: BootInstant,
 }
 
 impl Lock {
-    /// The lock of this key, to be taken in the name of this owner. Different holders should have different names, but
-    /// nothing depends on it: the revision tells their tenures apart.
+    /// The lock of this key, to be taken in the name of this owner. Different holders should have
+    /// different names, but nothing depends on it: the revision tells their tenures apart.
     pub fn builder(key: impl Into<String>, owner: impl AsRef<[u8]>) -> LockBuilder {
         LockBuilder {
             key: key.into(),
@@ -122,11 +126,13 @@ impl Lock {
     /// Waits for the lock and takes it.
     ///
     /// # Errors
-    /// If etcd does not answer a call in time, or refuses it. While it waits, it outlasts any outage: when its lease has run
-    /// out meanwhile, it waits under a new one, at the end of the queue.
+    /// If etcd does not answer a call in time, or refuses it. While it waits, it outlasts any
+    /// outage: when its lease has run out meanwhile, it waits under a new one, at the end of the
+    /// queue.
     ///
     /// # Cancel safety
-    /// If it is given up, so is its place in the queue, and its lease is revoked in the background ([`Etcd::settled`]).
+    /// If it is given up, so is its place in the queue, and its lease is revoked in the background
+    /// ([`Etcd::settled`]).
     pub async fn acquire(&self) -> Result<Tenure, AcquireError> {
         loop {
             let alarm = self.alarm()?;
@@ -145,7 +151,8 @@ impl Lock {
     /// Takes the lock if nobody holds it, whoever waits for it.
     ///
     /// # Errors
-    /// [`AcquireError::Held`] if somebody holds it, the same owner's name included; else as for [`Lock::acquire`].
+    /// [`AcquireError::Held`] if somebody holds it, the same owner's name included; else as for
+    /// [`Lock::acquire`].
     ///
     /// # Cancel safety
     /// As for [`Lock::acquire`].
@@ -153,7 +160,11 @@ impl Lock {
         loop {
             let alarm = self.alarm()?;
             let lease = Lease::grant(&self.etcd, self.ttl, self.answer_within).await?;
-            let taken = match self.etcd.take(&self.key, &self.owner, lease.id, None, self.answer_within).await {
+            let taken = match self
+                .etcd
+                .take(&self.key, &self.owner, lease.id, None, self.answer_within)
+                .await
+            {
                 Ok(Taking::Taken(created)) => Ok(Won { created, confirmed: lease.confirmed() }),
                 Ok(Taking::Held { owner, .. }) => {
                     // What is not given back now runs out.
@@ -192,8 +203,14 @@ impl Lock {
     ) -> Result<Option<Tenure>, AcquireError> {
         let begun = match taken {
             Ok(Won { created, confirmed }) => {
-                let mine = Mine { key: self.key.clone(), owner: self.owner.clone(), lease: lease.id, created };
-                Tenure::begin(self.etcd.clone(), mine, lease, confirmed, self.answer_within, alarm).await
+                let mine = Mine {
+                    key: self.key.clone(),
+                    owner: self.owner.clone(),
+                    lease: lease.id,
+                    created,
+                };
+                Tenure::begin(self.etcd.clone(), mine, lease, confirmed, self.answer_within, alarm)
+                    .await
             }
             Err(failed) => Err(failed),
         };
@@ -206,8 +223,9 @@ impl Lock {
 
     /// Takes the lock when it is free and, if we queue, everybody before us has had it.
     ///
-    /// It tries again when the watch tells of a change, and every [`look_every`] besides: a watch is silent of much when the store was
-    /// taken back to a backup. Once it waits, it outlasts that etcd does not answer, and some refusals.
+    /// It tries again when the watch tells of a change, and every [`look_every`] besides: a watch
+    /// is silent of much when the store was taken back to a backup. Once it waits, it outlasts that
+    /// etcd does not answer, and some refusals.
     async fn take_in_turn(&self, lease: &Lease) -> Result<Won, StoreError> {
         let pause = look_every(lease.ttl);
         // How often etcd has refused in a row; `None` before we wait.
@@ -234,24 +252,33 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, unless somebody else has it or is before us in the queue. Each waits for the one before it only, so that a
-    /// place that gets free wakes one.
+    /// Takes the lock, unless somebody else has it or is before us in the queue. Each waits for the
+    /// one before it only, so that a place that gets free wakes one.
     async fn try_turn(&self, lease: &Lease) -> Result<Turn, StoreError> {
         loop {
             let mut place = None;
             if self.queue {
                 let queue = format!("{}.queue/", self.key);
                 // Where our place still stands, it is the one we get.
-                let ours = self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within).await?;
-                if let Some((key, as_of)) = self.etcd.predecessor(&queue, &ours, self.answer_within).await? {
+                let ours =
+                    self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within).await?;
+                if let Some((key, as_of)) =
+                    self.etcd.predecessor(&queue, &ours, self.answer_within).await?
+                {
                     return Ok(Turn::Behind { key, as_of });
                 }
                 place = Some(ours);
             }
             let confirmed = lease.confirmed();
-            match self.etcd.take(&self.key, &self.owner, lease.id, place.as_ref(), self.answer_within).await? {
+            match self
+                .etcd
+                .take(&self.key, &self.owner, lease.id, place.as_ref(), self.answer_within)
+                .await?
+            {
                 Taking::Taken(created) => return Ok(Turn::Won(Won { created, confirmed })),
-                Taking::Held { as_of, .. } => return Ok(Turn::Behind { key: self.key.to_string(), as_of }),
+                Taking::Held { as_of, .. } => {
+                    return Ok(Turn::Behind { key: self.key.to_string(), as_of });
+                }
                 // Somebody has removed our entry meanwhile: we queue anew, at the end.
                 Taking::EntryGone => {}
             }
@@ -262,14 +289,16 @@ impl Lock {
 /// What an attempt to take a lock came to.
 enum Turn {
     Won(Won),
-    /// Somebody has that key, the lock or an earlier place in the queue, as of this revision of the store.
+    /// Somebody has that key, the lock or an earlier place in the queue, as of this revision of the
+    /// store.
     Behind {
         key: String,
         as_of: i64,
     },
 }
 
-/// How often a waiting contender tries again: as often as it renews its lease, and often enough for the longest of them.
+/// How often a waiting contender tries again: as often as it renews its lease, and often enough for
+/// the longest of them.
 fn look_every(ttl: Duration) -> Duration {
     (ttl / 3).min(Duration::from_secs(10))
 }

@@ -42,7 +42,8 @@ impl Refusal {
     /// Only fencepost sets `Fence-Reason`: it drops what a worker sets.
     pub fn of(status: StatusCode, headers: &HeaderMap) -> Option<Refusal> {
         let code = headers.get(FENCE_REASON)?.to_str().ok()?;
-        // In shadow mode a request is forwarded whatever the verdict is, and the verdict is told beside the reason.
+        // In shadow mode a request is forwarded whatever the verdict is, and the verdict is told
+        // beside the reason.
         if headers.contains_key(FENCE_VERDICT) {
             return None;
         }
@@ -51,9 +52,17 @@ impl Refusal {
             Some(rejection) => (Reason::Known(rejection), rejection.action()),
             None => (Reason::Other(code.to_owned()), action_of_unknown(status)),
         };
-        let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
-        let retry_after = text(RETRY_AFTER).and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
-        Some(Refusal { reason, action, status, decision: text(FENCE_DECISION).map(str::to_owned), retry_after })
+        let text =
+            |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+        let retry_after =
+            text(RETRY_AFTER).and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        Some(Refusal {
+            reason,
+            action,
+            status,
+            decision: text(FENCE_DECISION).map(str::to_owned),
+            retry_after,
+        })
     }
 
     fn advice(&self) -> &'static str {
@@ -64,7 +73,9 @@ impl Refusal {
             }
             (Reason::Other(_), Action::Stop) => ": stop",
             (_, Action::Fix) => ": correct the request",
-            (_, Action::RefreshToken) => ": send the revision of the present tenure, if the lock is still held",
+            (_, Action::RefreshToken) => {
+                ": send the revision of the present tenure, if the lock is still held"
+            }
             (_, Action::Stop) => ": stop, somebody else holds the lock",
             (_, Action::Acquire) => ": acquire the lock first",
             (_, Action::Retry) => ": nothing was forwarded, send it again later",
@@ -98,8 +109,9 @@ mod tests {
     use super::*;
 
     fn refusal(status: u16, headers: &[(&'static str, &'static str)]) -> Option<Refusal> {
-        let headers =
-            headers.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         Refusal::of(StatusCode::from_u16(status).unwrap(), &headers.collect())
     }
 
@@ -114,22 +126,35 @@ mod tests {
 
     #[test]
     fn a_refusal_tells_its_decision_and_when_to_come_back() {
-        let headers = [("fence-reason", "handoff-timeout"), ("fence-decision", "d-1"), ("retry-after", "3")];
+        let headers =
+            [("fence-reason", "handoff-timeout"), ("fence-decision", "d-1"), ("retry-after", "3")];
         let found = refusal(503, &headers).unwrap();
-        assert_eq!((found.decision.as_deref(), found.retry_after), (Some("d-1"), Some(Duration::from_secs(3))));
-        assert_eq!(found.to_string(), "refused: handoff-timeout: nothing was forwarded, send it again later");
+        assert_eq!(
+            (found.decision.as_deref(), found.retry_after),
+            (Some("d-1"), Some(Duration::from_secs(3)))
+        );
+        assert_eq!(
+            found.to_string(),
+            "refused: handoff-timeout: nothing was forwarded, send it again later"
+        );
     }
 
     #[test]
     fn a_reason_that_is_not_known_yet_stops_unless_the_status_says_otherwise() {
-        for (status, action) in [(412, Action::Stop), (403, Action::Stop), (400, Action::Fix), (503, Action::Retry)] {
+        for (status, action) in
+            [(412, Action::Stop), (403, Action::Stop), (400, Action::Fix), (503, Action::Retry)]
+        {
             let found = refusal(status, &[("fence-reason", "new-reason")]).unwrap();
-            assert_eq!((&found.reason, found.action), (&Reason::Other("new-reason".to_owned()), action));
+            assert_eq!(
+                (&found.reason, found.action),
+                (&Reason::Other("new-reason".to_owned()), action)
+            );
             assert!(!found.to_string().contains("somebody else"), "{found}");
         }
     }
 
-    /// Who was told that somebody else holds the lock looked for that holder, and the certificate was another's.
+    /// Who was told that somebody else holds the lock looked for that holder, and the certificate
+    /// was another's.
     #[test]
     fn only_who_has_lost_the_lock_is_told_that_somebody_else_holds_it() {
         for rejection in Rejection::ALL {
@@ -142,6 +167,9 @@ mod tests {
     #[test]
     fn an_answer_of_the_worker_is_no_refusal_nor_is_one_in_shadow_mode() {
         assert_eq!(refusal(412, &[]), None);
-        assert_eq!(refusal(200, &[("fence-reason", "stale-tenure"), ("fence-verdict", "reject")]), None);
+        assert_eq!(
+            refusal(200, &[("fence-reason", "stale-tenure"), ("fence-verdict", "reject")]),
+            None
+        );
     }
 }

@@ -17,7 +17,8 @@ const FENCE_OWNER: HeaderName = HeaderName::from_static("fence-owner");
 const FENCE_REVISION: HeaderName = HeaderName::from_static("fence-revision");
 const FENCE_LOCK: HeaderName = HeaderName::from_static("fence-lock");
 
-/// Puts the headers of a tenure on each request ([`Tenure::stamp`](crate::Tenure::stamp)). Cheap to clone.
+/// Puts the headers of a tenure on each request ([`Tenure::stamp`](crate::Tenure::stamp)). Cheap to
+/// clone.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -85,12 +86,17 @@ impl StampLayer {
         revision: Revision,
         standing: watch::Receiver<Standing>,
     ) -> StampLayer {
-        let visible = |text: String| HeaderValue::try_from(text).expect("visible ASCII is a header's value");
-        let headers = [(FENCE_OWNER, visible(owner.to_string())), (FENCE_REVISION, HeaderValue::from(revision.get()))];
+        let visible =
+            |text: String| HeaderValue::try_from(text).expect("visible ASCII is a header's value");
+        let headers = [
+            (FENCE_OWNER, visible(owner.to_string())),
+            (FENCE_REVISION, HeaderValue::from(revision.get())),
+        ];
         StampLayer { headers, lock: None, key, standing }
     }
 
-    /// With other names of the headers, as the route's `owner_header` and `revision_header` have them.
+    /// With other names of the headers, as the route's `owner_header` and `revision_header` have
+    /// them.
     #[must_use]
     pub fn named(mut self, owner: HeaderName, revision: HeaderName) -> StampLayer {
         self.headers[0].0 = owner;
@@ -98,8 +104,9 @@ impl StampLayer {
         self
     }
 
-    /// With `Fence-Lock` as well, for routes that let the caller choose the lock, and for `POST /.well-known/fence`. A key
-    /// that is no header's value (control characters, a space at an end) is percent-encoded.
+    /// With `Fence-Lock` as well, for routes that let the caller choose the lock, and for `POST
+    /// /.well-known/fence`. A key that is no header's value (control characters, a space at an end)
+    /// is percent-encoded.
     #[must_use]
     pub fn with_lock(self) -> StampLayer {
         self.with_lock_in(FENCE_LOCK)
@@ -130,7 +137,8 @@ impl StampLayer {
     }
 }
 
-/// A lock's name as it goes into a header: as it is if it gets there unchanged, which names it wherever it is looked at.
+/// A lock's name as it goes into a header: as it is if it gets there unchanged, which names it
+/// wherever it is looked at.
 fn presented(key: &str) -> HeaderValue {
     let has_blank_end = key.starts_with([' ', '\t']) || key.ends_with([' ', '\t']);
     HeaderValue::try_from(key).ok().filter(|_| !has_blank_end).unwrap_or_else(|| {
@@ -161,7 +169,9 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         match self.layer.stamp(&mut request) {
-            Ok(()) => Either::Left(self.service.call(request).map(without_refusal as Judge<R, S::Error>)),
+            Ok(()) => {
+                Either::Left(self.service.call(request).map(without_refusal as Judge<R, S::Error>))
+            }
             Err(over) => Either::Right(ready(Err(StampError::TenureOver(over)))),
         }
     }
@@ -193,14 +203,20 @@ mod tests {
 
     fn layer(owner: &str, ledger: &Ledger) -> StampLayer {
         let key = LockKey::new("/shards/2/lock").unwrap();
-        StampLayer::new(key, &Owner::new(owner.as_bytes()), Revision::new(7).unwrap(), ledger.subscribe())
+        StampLayer::new(
+            key,
+            &Owner::new(owner.as_bytes()),
+            Revision::new(7).unwrap(),
+            ledger.subscribe(),
+        )
     }
 
     fn held() -> Ledger {
         Ledger::held_until(BootInstant::now() + Duration::from_secs(3600))
     }
 
-    /// Sends a request through the layer to a service that answers with the headers it got; `answer` is more of them.
+    /// Sends a request through the layer to a service that answers with the headers it got;
+    /// `answer` is more of them.
     async fn send(
         layer: StampLayer,
         request: Request<()>,
@@ -219,11 +235,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_goes_out_with_its_tenure_whatever_it_said_before() {
-        let request =
-            Request::get("/").header("fence-owner", "x").header("fence-owner", "y").header("fence-revision", "1");
-        let sent = send(layer("shärd", &held()).with_lock(), request.body(()).unwrap(), &[]).await.unwrap();
-        let values =
-            |name| sent.headers().get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
+        let request = Request::get("/")
+            .header("fence-owner", "x")
+            .header("fence-owner", "y")
+            .header("fence-revision", "1");
+        let sent = send(layer("shärd", &held()).with_lock(), request.body(()).unwrap(), &[])
+            .await
+            .unwrap();
+        let values = |name| {
+            sent.headers()
+                .get_all(name)
+                .iter()
+                .map(|value| value.to_str().unwrap())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(values("fence-owner"), ["sh%C3%A4rd"]);
         assert_eq!(values("fence-revision"), ["7"]);
         assert_eq!(values("fence-lock"), ["/shards/2/lock"]);
@@ -231,8 +256,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_headers_may_have_other_names() {
-        let named =
-            layer("a", &held()).named(HeaderName::from_static("x-owner"), HeaderName::from_static("x-revision"));
+        let named = layer("a", &held())
+            .named(HeaderName::from_static("x-owner"), HeaderName::from_static("x-revision"));
         let sent = send(named, Request::new(()), &[]).await.unwrap();
         assert_eq!(sent.headers()["x-owner"], "a");
         assert_eq!(sent.headers()["x-revision"], "7");
@@ -262,7 +287,9 @@ mod tests {
     async fn nothing_is_sent_once_the_tenure_is_over_or_may_be() {
         let over = held();
         over.end(Over::KeyDeleted);
-        for (ledger, why) in [(over, Over::KeyDeleted), (Ledger::held_until(BootInstant::now()), Over::NotRenewed)] {
+        for (ledger, why) in
+            [(over, Over::KeyDeleted), (Ledger::held_until(BootInstant::now()), Over::NotRenewed)]
+        {
             let sent = send(layer("a", &ledger), Request::new(()), &[]).await;
             assert!(matches!(sent, Err(StampError::TenureOver(found)) if found == why), "{sent:?}");
         }
@@ -270,7 +297,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_an_error_that_says_what_to_do() {
-        let sent = send(layer("a", &held()), Request::new(()), &[("fence-reason", "replayed-tenure")]).await;
+        let sent =
+            send(layer("a", &held()), Request::new(()), &[("fence-reason", "replayed-tenure")])
+                .await;
         let Err(StampError::Refused(refusal)) = sent else { panic!("{sent:?}") };
         assert_eq!(refusal.action, fencepost_policy::Action::RefreshToken);
     }

@@ -21,7 +21,8 @@ pub enum Standing {
 /// Why a tenure is over. Whoever meets it stops working, and acquires the lock again if need be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
-    /// No renewal was confirmed in time. The lock may still be ours in etcd, and may be another's at any moment.
+    /// No renewal was confirmed in time. The lock may still be ours in etcd, and may be another's
+    /// at any moment.
     #[error("no renewal was confirmed in time")]
     NotRenewed,
     /// etcd has no such lease any more: it ran out, or was revoked.
@@ -70,8 +71,8 @@ impl Ledger {
         *self.0.borrow()
     }
 
-    /// A renewal makes sure of the lock until that moment. What was over by the clock is over: nobody is told once that
-    /// they hold the lock no longer, and then that they do.
+    /// A renewal makes sure of the lock until that moment. What was over by the clock is over:
+    /// nobody is told once that they hold the lock no longer, and then that they do.
     pub(crate) fn renewed(&self, renewed_until: BootInstant) {
         let now = BootInstant::now();
         self.0.send_if_modified(|standing| match standing {

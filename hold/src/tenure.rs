@@ -16,9 +16,11 @@ use crate::lease::{Lease, attempt_within, retry_after, until_due};
 use crate::stamp::StampLayer;
 use crate::standing::{Ledger, Over, Standing, sure_for};
 
-/// A tenure of ours: one unbroken period in which we hold a lock. It is renewed for as long as this value lives.
+/// A tenure of ours: one unbroken period in which we hold a lock. It is renewed for as long as this
+/// value lives.
 ///
-/// Dropping it gives the lock back in the background ([`Etcd::settled`]); [`Tenure::release`] says whether that was done.
+/// Dropping it gives the lock back in the background ([`Etcd::settled`]); [`Tenure::release`] says
+/// whether that was done.
 #[derive(Debug)]
 pub struct Tenure {
     mine: Arc<Mine>,
@@ -36,8 +38,9 @@ struct Keeping {
 }
 
 impl Tenure {
-    /// Begins to keep a lock that was taken, whose last renewal that counts was sent at that moment; if it has to be renewed first, etcd
-    /// has so long to answer. `NoLease` if it was lost at once.
+    /// Begins to keep a lock that was taken, whose last renewal that counts was sent at that
+    /// moment; if it has to be renewed first, etcd has so long to answer. `NoLease` if it was lost
+    /// at once.
     pub(crate) async fn begin(
         etcd: Etcd,
         mine: Mine,
@@ -46,9 +49,11 @@ impl Tenure {
         answer_within: Duration,
         alarm: Alarm,
     ) -> Result<Tenure, StoreError> {
-        let revision = u64::try_from(mine.created).ok().and_then(Revision::new).ok_or(StoreError::NoLease)?;
+        let revision =
+            u64::try_from(mine.created).ok().and_then(Revision::new).ok_or(StoreError::NoLease)?;
         let (ttl, mine) = (lease.ttl, Arc::new(mine));
-        // The wait may have used up what the last renewal made sure of: a new holder has most of it before it.
+        // The wait may have used up what the last renewal made sure of: a new holder has most of it
+        // before it.
         if BootInstant::now().since(confirmed) > ttl / 3 {
             confirmed = renewed(&etcd, &mine, ttl, answer_within).await?;
         }
@@ -63,25 +68,26 @@ impl Tenure {
         &self.mine.key
     }
 
-    /// In whose name it is held. As text it is what a request presents: visible ASCII, everything else percent-encoded.
+    /// In whose name it is held. As text it is what a request presents: visible ASCII, everything
+    /// else percent-encoded.
     pub fn owner(&self) -> &Owner {
         &self.mine.owner
     }
 
-    /// The revision that names this tenure: of the write that took the lock. No other tenure, of any lock, has it, and those
-    /// of later tenures are higher.
+    /// The revision that names this tenure: of the write that took the lock. No other tenure, of
+    /// any lock, has it, and those of later tenures are higher.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// For how long the lock stays taken after its holder was last heard of, as etcd granted it: it may be more than was
-    /// asked for.
+    /// For how long the lock stays taken after its holder was last heard of, as etcd granted it: it
+    /// may be more than was asked for.
     pub fn ttl(&self) -> Duration {
         self.lease.ttl
     }
 
-    /// Whether the lock is surely held now: not lost, and renewed less than three quarters of its time to live ago. Costs no
-    /// call. Once false, it stays false.
+    /// Whether the lock is surely held now: not lost, and renewed less than three quarters of its
+    /// time to live ago. Costs no call. Once false, it stays false.
     pub fn is_held(&self) -> bool {
         self.keeping.ledger.standing().is_held_at(BootInstant::now())
     }
@@ -91,7 +97,8 @@ impl Tenure {
         self.keeping.ledger.subscribe()
     }
 
-    /// Returns when the tenure is over, however that came: at the very moment at which [`Tenure::is_held`] becomes false.
+    /// Returns when the tenure is over, however that came: at the very moment at which
+    /// [`Tenure::is_held`] becomes false.
     ///
     /// # Cancel safety
     /// May be given up and called again.
@@ -112,14 +119,21 @@ impl Tenure {
 
     /// A layer that puts this tenure on requests, and refuses to send them once it is over.
     pub fn stamp(&self) -> StampLayer {
-        StampLayer::new(self.mine.key.clone(), &self.mine.owner, self.revision, self.keeping.ledger.subscribe())
+        StampLayer::new(
+            self.mine.key.clone(),
+            &self.mine.owner,
+            self.revision,
+            self.keeping.ledger.subscribe(),
+        )
     }
 
-    /// Gives the lock back: whoever waits for it gets it now, and not when the lease has run out. The tenure is over at once;
-    /// another holder's record is never touched. To be called only when all work under it has ended, also if it was lost.
+    /// Gives the lock back: whoever waits for it gets it now, and not when the lease has run out.
+    /// The tenure is over at once; another holder's record is never touched. To be called only when
+    /// all work under it has ended, also if it was lost.
     ///
     /// # Cancel safety
-    /// A future that is dropped leaves the rest to the background: the lease is revoked there, or runs out.
+    /// A future that is dropped leaves the rest to the background: the lease is revoked there, or
+    /// runs out.
     ///
     /// # Errors
     /// If etcd does not confirm it within 3 s. The lock then gets free by itself.
@@ -155,7 +169,8 @@ impl Keeper {
             over = self.changes() => over,
             over = self.renewals(confirmed) => over,
         };
-        // After a standstill, etcd's word may be heard before the alarm. The time had run out before that.
+        // After a standstill, etcd's word may be heard before the alarm. The time had run out
+        // before that.
         let over = if self.has_run_out() { Over::NotRenewed } else { over };
         self.ledger.end(over);
         debug!(lock = %self.mine.key, %over, "the tenure is over");
@@ -183,16 +198,18 @@ impl Keeper {
             match self.etcd.change(self.mine.key.as_str(), from).await {
                 Change::Deleted => return Over::KeyDeleted,
                 // A watch does not tell whose lease a write has.
-                Change::Other => match self.etcd.look(self.mine.key.as_str(), attempt_within(self.ttl)).await {
-                    Ok(look) => match self.mine.over(look.record.as_ref()) {
-                        Some(over) => return over,
-                        None => from = look.as_of + 1,
-                    },
-                    Err(error) => {
-                        debug!(lock = %self.mine.key, %error, "the key cannot be read");
-                        sleep(retry_after(self.ttl)).await;
+                Change::Other => {
+                    match self.etcd.look(self.mine.key.as_str(), attempt_within(self.ttl)).await {
+                        Ok(look) => match self.mine.over(look.record.as_ref()) {
+                            Some(over) => return over,
+                            None => from = look.as_of + 1,
+                        },
+                        Err(error) => {
+                            debug!(lock = %self.mine.key, %error, "the key cannot be read");
+                            sleep(retry_after(self.ttl)).await;
+                        }
                     }
-                },
+                }
             }
         }
     }
@@ -218,8 +235,14 @@ impl Keeper {
     }
 }
 
-/// Renews a lock until that is confirmed, for as long as etcd may take to answer; returns when that was sent.
-async fn renewed(etcd: &Etcd, mine: &Mine, ttl: Duration, answer_within: Duration) -> Result<BootInstant, StoreError> {
+/// Renews a lock until that is confirmed, for as long as etcd may take to answer; returns when that
+/// was sent.
+async fn renewed(
+    etcd: &Etcd,
+    mine: &Mine,
+    ttl: Duration,
+    answer_within: Duration,
+) -> Result<BootInstant, StoreError> {
     let deadline = BootInstant::now() + answer_within;
     loop {
         let sent = BootInstant::now();
@@ -237,8 +260,9 @@ async fn renewed(etcd: &Etcd, mine: &Mine, ttl: Duration, answer_within: Duratio
 
 /// One renewal; says why the tenure is over if that is what it shows.
 ///
-/// The answer to the renewal alone proves little: a member gives it without asking the others, and some versions of etcd give it for
-/// a lease that was revoked. The quorum read after it is what proves that the key still stands.
+/// The answer to the renewal alone proves little: a member gives it without asking the others, and
+/// some versions of etcd give it for a lease that was revoked. The quorum read after it is what
+/// proves that the key still stands.
 async fn renew(etcd: &Etcd, mine: &Mine, ttl: Duration) -> Result<Option<Over>, StoreError> {
     let within = attempt_within(ttl);
     etcd.client().keep_alive(mine.lease, within).await?;

@@ -1,5 +1,6 @@
-//! Compares the reader with hyper. From any bytes, in any pieces, hyper reads the requests that were whole before the first
-//! byte that the grammar does not allow, each with its body by the grammar, and no other.
+//! Compares the reader with hyper. From any bytes, in any pieces, hyper reads the requests that
+//! were whole before the first byte that the grammar does not allow, each with its body by the
+//! grammar, and no other.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,10 +25,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf, join, sink};
 use crate::grammar::RequestGrammar;
 use crate::reader::{Progress, StrictReader};
 
-/// A request as one of the two read it: the first line of its head without the method, and its body.
+/// A request as one of the two read it: the first line of its head without the method, and its
+/// body.
 type Read = (String, Vec<u8>);
 
-/// The requests that are whole by the grammar before the first byte that is not allowed, and the number of bytes before it.
+/// The requests that are whole by the grammar before the first byte that is not allowed, and the
+/// number of bytes before it.
 fn by_the_grammar(bytes: &[u8]) -> (Vec<Read>, usize) {
     let mut grammar = RequestGrammar::default();
     let (mut whole, mut head, mut body) = (Vec::new(), Vec::new(), Vec::new());
@@ -70,7 +73,11 @@ impl Script {
 }
 
 impl AsyncRead for Script {
-    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if let Some(piece) = self.0.front_mut() {
             let count = piece.len().min(buffer.remaining());
             buffer.put_slice(&piece.drain(..count).collect::<Vec<_>>());
@@ -112,15 +119,21 @@ fn check(bytes: &[u8], lengths: &[usize]) {
     let read = by_hyper(StrictReader::new(Script::new(bytes, lengths), progress.clone()));
     let shown = String::from_utf8_lossy(bytes);
     // hyper reads nothing after an invalid target, or after a request of HTTP/1.0.
-    let is_invalid_target =
-        |target: &str| target.contains(char::REPLACEMENT_CHARACTER) || target.parse::<Uri>().is_err();
-    let ends = |(line, _): &Read| line.ends_with("1.0") || is_invalid_target(line.split(' ').next().unwrap());
+    let is_invalid_target = |target: &str| {
+        target.contains(char::REPLACEMENT_CHARACTER) || target.parse::<Uri>().is_err()
+    };
+    let ends = |(line, _): &Read| {
+        line.ends_with("1.0") || is_invalid_target(line.split(' ').next().unwrap())
+    };
     let known = whole.iter().position(ends).unwrap_or(whole.len());
     assert!(
         read.len() >= known && whole.starts_with(&read),
         "{shown:?} in pieces of {lengths:?}: {read:?} of {whole:?}"
     );
-    assert!(progress.rejected().is_none() || fine < bytes.len(), "{shown:?} in pieces of {lengths:?}");
+    assert!(
+        progress.rejected().is_none() || fine < bytes.len(),
+        "{shown:?} in pieces of {lengths:?}"
+    );
 }
 
 /// Valid requests that together use every rule of the grammar.

@@ -31,7 +31,20 @@ const fn classes() -> [u8; 256] {
 const fn is_token_mark(byte: u8) -> bool {
     matches!(
         byte,
-        b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        b'!' | b'#'
+            | b'$'
+            | b'%'
+            | b'&'
+            | b'\''
+            | b'*'
+            | b'+'
+            | b'-'
+            | b'.'
+            | b'^'
+            | b'_'
+            | b'`'
+            | b'|'
+            | b'~'
     )
 }
 
@@ -63,7 +76,8 @@ pub(crate) fn run_of_target(text: &[u8]) -> usize {
     run_in_words(text, |word| below(word, b'!') | equal(word, 0x7F) | equal(word, b'#'), is_target)
 }
 
-/// Like [`run_of`], eight bytes at a time. `odd` marks, by its highest bit, the first byte of a word that needs `is`.
+/// Like [`run_of`], eight bytes at a time. `odd` marks, by its highest bit, the first byte of a
+/// word that needs `is`.
 fn run_in_words(text: &[u8], odd: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> usize {
     let odd = |word: &[u8; 8]| odd(u64::from_le_bytes(*word)) & HIGH;
     let (words, rest) = text.as_chunks::<8>();
@@ -76,9 +90,11 @@ fn run_in_words(text: &[u8], odd: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) 
         }
         index += 1;
         if index == SHORT {
-            // Long texts, such as cookies, go by four words, which the compiler turns into vector instructions.
+            // Long texts, such as cookies, go by four words, which the compiler turns into vector
+            // instructions.
             let (fours, _) = words.get(index..).unwrap_or_default().as_chunks::<4>();
-            let has_odd = |four: &&[[u8; 8]; 4]| four.iter().fold(0, |found, word| found | odd(word)) != 0;
+            let has_odd =
+                |four: &&[[u8; 8]; 4]| four.iter().fold(0, |found, word| found | odd(word)) != 0;
             index += 4 * fours.iter().take_while(|four| !has_odd(four)).count();
         }
     }
@@ -91,7 +107,8 @@ const SHORT: usize = 4;
 const ONES: u64 = u64::from_le_bytes([0x01; 8]);
 const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
 
-/// Sets the highest bit of the first byte below `least`, which is ASCII. The bits of later bytes are meaningless.
+/// Sets the highest bit of the first byte below `least`, which is ASCII. The bits of later bytes
+/// are meaningless.
 fn below(word: u64, least: u8) -> u64 {
     word.wrapping_sub(ONES * u64::from(least)) & !word
 }
@@ -107,12 +124,22 @@ mod tests {
 
     #[test]
     fn run_in_words_ends_where_the_bytewise_run_ends() {
-        for (odd, length) in (0..=255).flat_map(|odd| (0..40).chain([79, 110]).map(move |length| (odd, length))) {
+        for (odd, length) in
+            (0..=255).flat_map(|odd| (0..40).chain([79, 110]).map(move |length| (odd, length)))
+        {
             for (at, others) in (0..length).flat_map(|at| [(at, b'x'), (at, 0xE9), (at, b'\t')]) {
                 let mut text = vec![others; length];
                 text[at] = odd;
-                assert_eq!(run_of_value(&text), run_of(&text, is_value), "{odd} at {at} of {length}");
-                assert_eq!(run_of_target(&text), run_of(&text, is_target), "{odd} at {at} of {length}");
+                assert_eq!(
+                    run_of_value(&text),
+                    run_of(&text, is_value),
+                    "{odd} at {at} of {length}"
+                );
+                assert_eq!(
+                    run_of_target(&text),
+                    run_of(&text, is_target),
+                    "{odd} at {at} of {length}"
+                );
             }
         }
     }

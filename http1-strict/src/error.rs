@@ -6,10 +6,14 @@ pub enum GrammarError {
     /// A line does not end with CRLF (RFC 9112, section 2.2).
     #[error("a line that does not end with CRLF")]
     LineEnd,
-    /// The request line is not a method, a target and HTTP/1.0 or 1.1 with one space between them (section 3).
-    #[error("a request line that is not a method, a target and HTTP/1.0 or 1.1, with one space between them")]
+    /// The request line is not a method, a target and HTTP/1.0 or 1.1 with one space between them
+    /// (section 3).
+    #[error(
+        "a request line that is not a method, a target and HTTP/1.0 or 1.1, with one space between them"
+    )]
     RequestLine,
-    /// A line does not begin with a field name and its colon (section 5). Folded lines (section 5.2) are such lines.
+    /// A line does not begin with a field name and its colon (section 5). Folded lines (section
+    /// 5.2) are such lines.
     #[error("a line that does not begin with a field name and a colon")]
     Name,
     /// A field value contains a control byte (RFC 9110, section 5.5).

@@ -6,9 +6,11 @@ pub(crate) const CONTENT_LENGTH: &[u8] = b"content-length";
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding";
 const CHUNKED: &[u8] = b"chunked";
 
-/// The longest body. hyper accepts no longer one, and the signed 64-bit numbers of other servers hold none.
+/// The longest body. hyper accepts no longer one, and the signed 64-bit numbers of other servers
+/// hold none.
 const LENGTH_MAX: u64 = i64::MAX as u64;
-/// The most digits of a chunk's size. More digits are leading zeros, or a number that other servers may truncate.
+/// The most digits of a chunk's size. More digits are leading zeros, or a number that other servers
+/// may truncate.
 const SIZE_DIGITS_MAX: u8 = 16;
 
 /// The field name that is being read, and which of the two fields it may still be.
@@ -39,7 +41,9 @@ impl Name {
     pub(crate) fn field(self) -> Field {
         match self.read {
             length if self.may_be_length && length == CONTENT_LENGTH.len() => Field::ContentLength,
-            length if self.may_be_coding && length == TRANSFER_ENCODING.len() => Field::TransferEncoding,
+            length if self.may_be_coding && length == TRANSFER_ENCODING.len() => {
+                Field::TransferEncoding
+            }
             _ => Field::Other,
         }
     }
@@ -48,7 +52,8 @@ impl Name {
 /// Whether this is the name of one of the two fields.
 pub(crate) fn is_framing(name: &[u8]) -> bool {
     let may_be_one = matches!(name.first(), Some(b'C' | b'c' | b'T' | b't'));
-    may_be_one && [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|one| name.eq_ignore_ascii_case(one))
+    may_be_one
+        && [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
 /// Whether `name` continues with `part` at `at`. Ignores case.
@@ -81,8 +86,13 @@ impl Framing {
     /// Appends a digit to the length.
     pub(crate) fn with_digit(self, digit: u8) -> Result<Framing, GrammarError> {
         let Framing::Length(so_far) = self else { return Err(GrammarError::Length) };
-        let longer = so_far.checked_mul(10).and_then(|tens| tens.checked_add(u64::from(digit.wrapping_sub(b'0'))));
-        longer.filter(|length| *length <= LENGTH_MAX).map(Framing::Length).ok_or(GrammarError::Length)
+        let longer = so_far
+            .checked_mul(10)
+            .and_then(|tens| tens.checked_add(u64::from(digit.wrapping_sub(b'0'))));
+        longer
+            .filter(|length| *length <= LENGTH_MAX)
+            .map(Framing::Length)
+            .ok_or(GrammarError::Length)
     }
 
     /// Begins a transfer coding. The only one is `chunked`.
@@ -96,7 +106,8 @@ impl Framing {
     }
 }
 
-/// Counts one more letter of `chunked` after `read` of them. `None` if the letter differs, or is one too many.
+/// Counts one more letter of `chunked` after `read` of them. `None` if the letter differs, or is
+/// one too many.
 pub(crate) fn chunked_goes_on(read: u8, letter: u8) -> Option<u8> {
     let expected = CHUNKED.get(usize::from(read))?;
     (letter.to_ascii_lowercase() == *expected).then(|| read.saturating_add(1))
@@ -107,7 +118,8 @@ pub(crate) fn is_all_of_chunked(read: u8) -> bool {
     usize::from(read) == CHUNKED.len()
 }
 
-/// Appends a digit to a chunk's size of `digits` digits. `None` if the byte is no digit, or one too many.
+/// Appends a digit to a chunk's size of `digits` digits. `None` if the byte is no digit, or one too
+/// many.
 pub(crate) fn with_size_digit(so_far: u64, digits: u8, digit: u8) -> Option<u64> {
     let value = char::from(digit).to_digit(16)?;
     (digits < SIZE_DIGITS_MAX).then_some(so_far << 4 | u64::from(value))

@@ -8,9 +8,11 @@ use crate::state::State;
 
 const VERSION: &[u8] = b"HTTP/1.";
 
-/// Reads the requests of one connection, byte by byte or piece by piece, and finds where each begins and ends.
+/// Reads the requests of one connection, byte by byte or piece by piece, and finds where each
+/// begins and ends.
 ///
-/// Keeps no bytes. HTTP/1.0 and 1.1, and empty lines before a request (RFC 9112, section 2.2), are allowed.
+/// Keeps no bytes. HTTP/1.0 and 1.1, and empty lines before a request (RFC 9112, section 2.2), are
+/// allowed.
 #[derive(Debug, Clone)]
 pub struct RequestGrammar {
     state: State,
@@ -21,7 +23,8 @@ pub struct RequestGrammar {
     framing: Framing,
     /// Whether a head has ended and its body has not. Lines are trailers then.
     in_body: bool,
-    /// The bytes of the body or chunk that are yet to come. In the line before a chunk: its size so far.
+    /// The bytes of the body or chunk that are yet to come. In the line before a chunk: its size so
+    /// far.
     left: u64,
 }
 
@@ -54,17 +57,21 @@ impl RequestGrammar {
     /// Reads the next bytes of the connection.
     ///
     /// # Errors
-    /// The first byte that the grammar does not allow in its place. Read nothing after it: where the next request begins
-    /// is unknown.
+    /// The first byte that the grammar does not allow in its place. Read nothing after it: where
+    /// the next request begins is unknown.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         let mut rest = bytes;
         loop {
             rest = self.lines(rest);
             let run = self.run(rest);
-            let Some((byte, after)) = rest.get(run..).and_then(<[u8]>::split_first) else { return Ok(()) };
+            let Some((byte, after)) = rest.get(run..).and_then(<[u8]>::split_first) else {
+                return Ok(());
+            };
             match self.next(*byte) {
                 Ok(state) => self.state = state,
-                Err(error) => return Err(Violation { offset: bytes.len() - after.len() - 1, error }),
+                Err(error) => {
+                    return Err(Violation { offset: bytes.len() - after.len() - 1, error });
+                }
             }
             rest = after;
         }
@@ -80,7 +87,8 @@ impl RequestGrammar {
         self.heads
     }
 
-    /// Whether the next byte belongs to the body, chunk lines or trailers of the request whose head ended last.
+    /// Whether the next byte belongs to the body, chunk lines or trailers of the request whose head
+    /// ended last.
     pub fn is_in_body(&self) -> bool {
         self.in_body
     }
@@ -100,7 +108,8 @@ impl RequestGrammar {
         self.state == State::Data
     }
 
-    /// Reads the whole lines at the start of `rest` that `lines.rs` knows, and returns the bytes after them.
+    /// Reads the whole lines at the start of `rest` that `lines.rs` knows, and returns the bytes
+    /// after them.
     fn lines<'b>(&mut self, mut rest: &'b [u8]) -> &'b [u8] {
         if matches!(self.state, State::Between | State::Blank)
             && let Some(length) = lines::request_line(rest)
@@ -121,7 +130,8 @@ impl RequestGrammar {
     fn length_line(&mut self, rest: &[u8]) -> Option<usize> {
         let (length, digits) = lines::content_length(rest)?;
         let none = self.framing.begin_length().ok()?; // Fails after another one, and in trailers.
-        self.framing = digits.iter().try_fold(none, |framing, digit| framing.with_digit(*digit).ok())?;
+        self.framing =
+            digits.iter().try_fold(none, |framing, digit| framing.with_digit(*digit).ok())?;
         Some(length)
     }
 
@@ -142,7 +152,8 @@ impl RequestGrammar {
             let run = usize::try_from(self.left).map_or(rest.len(), |left| left.min(rest.len()));
             self.left = self.left.saturating_sub(run as u64);
             if self.left == 0 {
-                self.state = if self.framing == Framing::Chunked { State::DataCr } else { self.ended() };
+                self.state =
+                    if self.framing == Framing::Chunked { State::DataCr } else { self.ended() };
             }
             return run;
         }
@@ -160,8 +171,12 @@ impl RequestGrammar {
             State::Method => is_token(byte).then_some(State::Method),
             State::TargetStart => is_target(byte).then_some(State::Target),
             State::Target => (byte == b' ').then_some(State::Version(0)),
-            State::Version(at) => (VERSION.get(usize::from(at)) == Some(&byte)).then(|| after_version(at)),
-            State::VersionDigit => matches!(byte, b'0' | b'1').then(|| self.begin_head(byte == b'0')),
+            State::Version(at) => {
+                (VERSION.get(usize::from(at)) == Some(&byte)).then(|| after_version(at))
+            }
+            State::VersionDigit => {
+                matches!(byte, b'0' | b'1').then(|| self.begin_head(byte == b'0'))
+            }
             State::VersionCr => (byte == b'\r').then_some(State::LineLf),
 
             State::LineLf => (byte == b'\n').then_some(State::LineStart),
@@ -172,7 +187,9 @@ impl RequestGrammar {
             State::Value => (byte == b'\r').then_some(State::LineLf),
             State::LastLf => (byte == b'\n').then(|| self.lines_end()),
 
-            State::LengthStart | State::LengthDigits | State::LengthEnd => self.next_of_length(byte)?,
+            State::LengthStart | State::LengthDigits | State::LengthEnd => {
+                self.next_of_length(byte)?
+            }
             State::CodingStart | State::Coding(_) | State::CodingEnd => self.next_of_coding(byte),
 
             State::Size(digits) => self.next_of_size(digits, byte),
@@ -209,7 +226,9 @@ impl RequestGrammar {
         match (self.state, byte) {
             (State::CodingStart, b' ' | b'\t') => Some(State::CodingStart),
             (State::CodingStart, _) => chunked_goes_on(0, byte).map(State::Coding),
-            (State::Coding(read), b' ' | b'\t') if is_all_of_chunked(read) => Some(State::CodingEnd),
+            (State::Coding(read), b' ' | b'\t') if is_all_of_chunked(read) => {
+                Some(State::CodingEnd)
+            }
             (State::Coding(read), b'\r') if is_all_of_chunked(read) => Some(State::LineLf),
             (State::Coding(read), _) => chunked_goes_on(read, byte).map(State::Coding),
             (State::CodingEnd, b' ' | b'\t') => Some(State::CodingEnd),

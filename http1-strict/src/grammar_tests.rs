@@ -9,14 +9,21 @@ const LINE: &str = "GET / HTTP/1.1\r\n";
 /// Whether a byte may follow `before`, which is allowed as a whole.
 fn takes(before: &[u8], byte: u8) -> bool {
     let mut grammar = RequestGrammar::default();
-    grammar.read(before).unwrap_or_else(|violation| panic!("{violation:?} in {:?}", String::from_utf8_lossy(before)));
+    grammar.read(before).unwrap_or_else(|violation| {
+        panic!("{violation:?} in {:?}", String::from_utf8_lossy(before))
+    });
     grammar.read(&[byte]).is_ok()
 }
 
 /// Checks that exactly the bytes for which `may` holds may follow.
 fn check(before: &str, may: impl Fn(u8) -> bool) {
     for byte in 0..=255 {
-        assert_eq!(takes(before.as_bytes(), byte), may(byte), "{:?} after {before:?}", char::from(byte));
+        assert_eq!(
+            takes(before.as_bytes(), byte),
+            may(byte),
+            "{:?} after {before:?}",
+            char::from(byte)
+        );
     }
 }
 
@@ -45,7 +52,11 @@ fn request_line_allows_one_class_of_bytes_in_each_place() {
 
 #[test]
 fn field_allows_one_class_of_bytes_in_each_place() {
-    for before in [LINE, "GET / HTTP/1.1\r\nA: b\r\n", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"] {
+    for before in [
+        LINE,
+        "GET / HTTP/1.1\r\nA: b\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+    ] {
         check(before, |byte| byte == b'\r' || is_token(byte));
         check(&format!("{before}A"), |byte| byte == b':' || is_token(byte));
         check(&format!("{before}A:"), |byte| byte == b'\r' || is_value(byte));
@@ -66,7 +77,9 @@ fn framing_fields_allow_digits_or_chunked_between_spaces() {
     for name in ["Transfer-Encoding", "TRANSFER-encoding"] {
         check(&format!("{LINE}{name}:"), one_of(" \tcC"));
         for (at, letter) in "chunked".bytes().enumerate().skip(1) {
-            check(&format!("{LINE}{name}: {}", &"chunked"[..at]), |byte| byte.to_ascii_lowercase() == letter);
+            check(&format!("{LINE}{name}: {}", &"chunked"[..at]), |byte| {
+                byte.to_ascii_lowercase() == letter
+            });
         }
         check(&format!("{LINE}{name}: chunked"), one_of(" \t\r"));
         check(&format!("{LINE}{name}: CHUNKED "), one_of(" \t\r"));
@@ -142,13 +155,25 @@ fn each_violation_has_its_error() {
         (length("18446744073709551617"), GrammarError::Length),
         (length("1, 1"), GrammarError::Length),
         (format!("{LINE}Content-Length: 1\r\nContent-Length: 1"), GrammarError::TwoLengths),
-        (format!("{LINE}Content-Length: 0\r\nTransfer-Encoding: chunked"), GrammarError::LengthAndCoding),
-        (format!("{LINE}Transfer-Encoding: chunked\r\nContent-Length: 0"), GrammarError::LengthAndCoding),
-        (format!("{LINE}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), GrammarError::Coding),
+        (
+            format!("{LINE}Content-Length: 0\r\nTransfer-Encoding: chunked"),
+            GrammarError::LengthAndCoding,
+        ),
+        (
+            format!("{LINE}Transfer-Encoding: chunked\r\nContent-Length: 0"),
+            GrammarError::LengthAndCoding,
+        ),
+        (
+            format!("{LINE}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"),
+            GrammarError::Coding,
+        ),
         (coding("chunked,"), GrammarError::Coding),
         (coding("gzip, chunked"), GrammarError::Coding),
         (coding(""), GrammarError::Coding),
-        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n".to_owned(), GrammarError::CodingInHttp10),
+        (
+            "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n".to_owned(),
+            GrammarError::CodingInHttp10,
+        ),
         (chunks("g"), GrammarError::ChunkSize),
         (chunks("1 "), GrammarError::ChunkSize),
         (chunks("00000000000000001"), GrammarError::ChunkSize),

@@ -1,14 +1,15 @@
-//! The request grammar of HTTP/1.1 (RFC 9112), for servers whose HTTP library accepts more than that.
-//! Does not parse: it builds no request, keeps no bytes and decodes no body.
+//! The request grammar of HTTP/1.1 (RFC 9112), for servers whose HTTP library accepts more than
+//! that. Does not parse: it builds no request, keeps no bytes and decodes no body.
 //!
-//! Most servers, hyper among them, accept a bare line feed as the end of a line, a `Content-Length` that is given
-//! twice, or one beside `Transfer-Encoding`. A proxy in front of such a server may read the same bytes as other
-//! requests: that is how requests are smuggled. [`StrictReader`] wraps the reading half of a connection. It passes
-//! bytes up to the first that the grammar does not allow in its place, and nothing after it. What passes has one
-//! reading, so every correct server finds the same requests in it.
+//! Most servers, hyper among them, accept a bare line feed as the end of a line, a `Content-Length`
+//! that is given twice, or one beside `Transfer-Encoding`. A proxy in front of such a server may
+//! read the same bytes as other requests: that is how requests are smuggled. [`StrictReader`] wraps
+//! the reading half of a connection. It passes bytes up to the first that the grammar does not
+//! allow in its place, and nothing after it. What passes has one reading, so every correct server
+//! finds the same requests in it.
 //!
-//! [`Progress`] shows how far the requests of a connection were read, and why reading stopped. [`RequestGrammar`] is
-//! the state machine alone, for bytes that come from elsewhere.
+//! [`Progress`] shows how far the requests of a connection were read, and why reading stopped.
+//! [`RequestGrammar`] is the state machine alone, for bytes that come from elsewhere.
 //!
 //! # Stricter than RFC 9112
 //!
@@ -25,13 +26,13 @@
 //! | `#` in a target | section 3.2: not allowed, often accepted |
 //! | a version other than 1.0 and 1.1 | section 2.3: 1.2 may be read as 1.1 |
 //!
-//! Bytes above 0x7F may stand in a target and in a field value. Which target forms and which fields make sense is left
-//! to the server behind.
+//! Bytes above 0x7F may stand in a target and in a field value. Which target forms and which fields
+//! make sense is left to the server behind.
 //!
 //! # Limits
 //!
-//! A body has at most 2⁶³ − 1 bytes, and a chunk's size at most 16 digits. The length of heads, of trailers and of
-//! chunk extensions has no limit here: the server behind has one.
+//! A body has at most 2⁶³ − 1 bytes, and a chunk's size at most 16 digits. The length of heads, of
+//! trailers and of chunk extensions has no limit here: the server behind has one.
 
 mod bytes;
 mod error;

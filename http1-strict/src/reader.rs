@@ -11,14 +11,16 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::error::GrammarError;
 use crate::grammar::{RequestGrammar, Unfinished};
 
-/// The bytes that a reader returns in place of the first byte that the grammar does not allow. hyper accepts a NUL only
-/// in a chunk extension, and no line feed there, so it rejects the request in every state. The empty lines end a head,
-/// so hyper parses at once.
+/// The bytes that a reader returns in place of the first byte that the grammar does not allow.
+/// hyper accepts a NUL only in a chunk extension, and no line feed there, so it rejects the request
+/// in every state. The empty lines end a head, so hyper parses at once.
 const REJECTED: &[u8] = b"\0\n\r\n\r\n";
 
-/// How far the requests of one connection were read. Clones share one state with the connection's [`StrictReader`].
+/// How far the requests of one connection were read. Clones share one state with the connection's
+/// [`StrictReader`].
 ///
-/// Requests count from 1, in the order in which their heads end. Not `Send`: connection and handles stay on one thread.
+/// Requests count from 1, in the order in which their heads end. Not `Send`: connection and handles
+/// stay on one thread.
 #[derive(Clone, Default)]
 pub struct Progress(Rc<RefCell<Stage>>);
 
@@ -65,7 +67,8 @@ impl Progress {
         matches!(&*self.0.borrow(), Stage::Reading(grammar) if grammar.heads() == request && grammar.is_between())
     }
 
-    /// Returns the part of a request that was read last and has not ended. A rejected request stays an unfinished head.
+    /// Returns the part of a request that was read last and has not ended. A rejected request stays
+    /// an unfinished head.
     pub fn unfinished(&self) -> Unfinished {
         match &*self.0.borrow() {
             Stage::Reading(grammar) => grammar.unfinished(),
@@ -74,20 +77,24 @@ impl Progress {
         }
     }
 
-    /// Ends HTTP on this connection after a request that switched protocols. The [`StrictReader`] returns nothing from
-    /// then on, so later bytes stay in the inner reader ([`StrictReader::into_inner`]).
+    /// Ends HTTP on this connection after a request that switched protocols. The [`StrictReader`]
+    /// returns nothing from then on, so later bytes stay in the inner reader
+    /// ([`StrictReader::into_inner`]).
     pub fn switch_protocol(&self) {
         *self.0.borrow_mut() = Stage::Switched;
     }
 }
 
-/// An [`AsyncRead`] that returns the bytes of another one as long as they are requests by the grammar.
+/// An [`AsyncRead`] that returns the bytes of another one as long as they are requests by the
+/// grammar.
 ///
-/// In place of the first byte that the grammar does not allow, it returns the six bytes `\0\n\r\n\r\n`, which hyper rejects
-/// in every place, then the end of the stream. So the server behind answers the requests before that byte, rejects the
-/// one with that byte (400), and closes. [`Progress::rejected`] returns the reason. Errors of the inner reader pass unchanged.
+/// In place of the first byte that the grammar does not allow, it returns the six bytes
+/// `\0\n\r\n\r\n`, which hyper rejects in every place, then the end of the stream. So the server
+/// behind answers the requests before that byte, rejects the one with that byte (400), and closes.
+/// [`Progress::rejected`] returns the reason. Errors of the inner reader pass unchanged.
 ///
-/// Writes do not pass through it: join it with the writing half (`tokio::io::join`). One reader serves one connection.
+/// Writes do not pass through it: join it with the writing half (`tokio::io::join`). One reader
+/// serves one connection.
 ///
 /// ```
 /// use http1_strict::{GrammarError, Progress, StrictReader};
@@ -120,7 +127,11 @@ impl<R> StrictReader<R> {
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for StrictReader<R> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let StrictReader { inner, progress } = &mut *self;
         let mut stage = progress.0.borrow_mut();
         let grammar = match &mut *stage {
@@ -144,7 +155,8 @@ impl<R: AsyncRead + Unpin> AsyncRead for StrictReader<R> {
     }
 }
 
-/// Moves as much of `left` to the buffer as the buffer has room for. An empty `left` is the end of the stream.
+/// Moves as much of `left` to the buffer as the buffer has room for. An empty `left` is the end of
+/// the stream.
 fn put(left: &mut &'static [u8], buffer: &mut ReadBuf<'_>) {
     let (now, later) = left.split_at(left.len().min(buffer.remaining()));
     buffer.put_slice(now);

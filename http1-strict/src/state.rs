@@ -60,11 +60,12 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// The place after this byte of a chunk extension (RFC 9112, section 7.1.1, without its spaces). Names and values are ignored.
+    /// The place after this byte of a chunk extension (RFC 9112, section 7.1.1, without its
+    /// spaces). Names and values are ignored.
     pub(crate) fn next_of_extension(self, byte: u8) -> Option<State> {
         use State::{
-            Extension, ExtensionEnd, ExtensionEscape, ExtensionQuoted, ExtensionStart, ExtensionValue,
-            ExtensionValueStart,
+            Extension, ExtensionEnd, ExtensionEscape, ExtensionQuoted, ExtensionStart,
+            ExtensionValue, ExtensionValueStart,
         };
         match (self, byte) {
             (ExtensionStart | Extension, _) if is_token(byte) => Some(Extension),
@@ -106,9 +107,12 @@ impl State {
             | State::ExtensionEscape
             | State::ExtensionEnd => GrammarError::ChunkExtension,
             State::Data | State::DataCr => GrammarError::ChunkEnd,
-            State::BlankLf | State::VersionCr | State::LineLf | State::LastLf | State::SizeLf | State::DataLf => {
-                GrammarError::LineEnd
-            }
+            State::BlankLf
+            | State::VersionCr
+            | State::LineLf
+            | State::LastLf
+            | State::SizeLf
+            | State::DataLf => GrammarError::LineEnd,
         }
     }
 }

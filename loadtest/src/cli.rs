@@ -36,9 +36,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Play the story of the delayed write: R1 must be refused as replayed-tenure.
     ///
-    /// shard-1 takes the lock and sends R1, which the network holds back. shard-2 takes the lock and
-    /// sends R2, then shard-1 takes it again and sends R3. Now R1 arrives: its owner is the present
-    /// owner, its revision is not.
+    /// shard-1 takes the lock and sends R1, which the network holds back. shard-2 takes the lock
+    /// and sends R2, then shard-1 takes it again and sends R3. Now R1 arrives: its owner is the
+    /// present owner, its revision is not.
     Story(StoryOptions),
     /// Let the lock change hands many times: no holder may be refused, no former one admitted.
     ///
@@ -86,7 +86,9 @@ impl Command {
 pub(crate) fn command() -> clap::Command {
     ["story", "takeovers"].iter().fold(Cli::command(), |all, name| {
         all.mut_subcommand(*name, |command| {
-            command.mut_arg("etcd", |etcd| etcd.required(true)).mut_arg("lock", |lock| lock.required(true))
+            command
+                .mut_arg("etcd", |etcd| etcd.required(true))
+                .mut_arg("lock", |lock| lock.required(true))
         })
     })
 }
@@ -96,7 +98,8 @@ pub(crate) struct ProxyOptions {
     /// The running proxy.
     #[arg(long, value_name = "http[s]://HOST:PORT", value_parser = address)]
     pub(crate) proxy: Uri,
-    /// The authorities that signed the certificate of an "https://" proxy (PEM). It trusts no other.
+    /// The authorities that signed the certificate of an "https://" proxy (PEM). It trusts no
+    /// other.
     #[arg(long)]
     pub(crate) proxy_ca: Option<PathBuf>,
     /// The certificate to present to the proxy (PEM).
@@ -108,7 +111,8 @@ pub(crate) struct ProxyOptions {
     /// The path of each request; {n} in it stands for the number of the request's lock, from 0.
     #[arg(long, default_value = "/", value_parser = path)]
     pub(crate) path: Template,
-    /// Play the worker too, here, and check what reaches it. The proxy's upstream must be this address.
+    /// Play the worker too, here, and check what reaches it. The proxy's upstream must be this
+    /// address.
     #[arg(long)]
     pub(crate) worker_listen: Option<SocketAddr>,
 }

@@ -118,7 +118,11 @@ pub(crate) struct Target {
 
 impl Target {
     /// Fails if a PEM file is missing or unusable; the error names its option.
-    pub(crate) fn new(address: &Uri, protocol: Protocol, files: Option<ClientFiles>) -> Result<Target> {
+    pub(crate) fn new(
+        address: &Uri,
+        protocol: Protocol,
+        files: Option<ClientFiles>,
+    ) -> Result<Target> {
         let host = address.host().context("the host is missing")?;
         let is_secure = address.scheme_str() == Some("https");
         let port = address.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
@@ -144,8 +148,9 @@ impl Target {
     }
 
     pub(crate) fn request(&self, path: &str, token: &Token) -> Result<Builder> {
-        let request =
-            Request::builder().header(OWNER, token.owner()).header(REVISION, HeaderValue::from(token.revision()));
+        let request = Request::builder()
+            .header(OWNER, token.owner())
+            .header(REVISION, HeaderValue::from(token.revision()));
         Ok(match self.protocol {
             Protocol::Http1 => request.uri(path).header(HOST, &self.authority),
             Protocol::Http2 => {
@@ -160,7 +165,8 @@ impl Target {
         let late = || format!("{self} does not take the connection within {CONNECT_TIMEOUT:?}");
         let connecting = async {
             let stream = TcpStream::connect(&self.authority).await;
-            let stream = stream.with_context(|| format!("cannot connect to {self}: does fencepost run there?"))?;
+            let stream = stream
+                .with_context(|| format!("cannot connect to {self}: does fencepost run there?"))?;
             stream.set_nodelay(true)?;
             let Some((connector, name)) = &self.tls else {
                 return handshake(stream, self.protocol).await;
@@ -183,8 +189,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// TLS by files that the options `--proxy-...` or `--etcd-...` name. No session is resumed, so every connection costs
-/// a whole handshake.
+/// TLS by files that the options `--proxy-...` or `--etcd-...` name. No session is resumed, so
+/// every connection costs a whole handshake.
 pub(crate) fn client_tls(peer: &str, files: ClientFiles, alpn: &[u8]) -> Result<ClientTls> {
     ClientTls::load(files, &[alpn]).map_err(|error| {
         let role = match error.role {
@@ -197,8 +203,10 @@ pub(crate) fn client_tls(peer: &str, files: ClientFiles, alpn: &[u8]) -> Result<
 }
 
 pub(crate) fn client_files(ca: &Path, identity: Option<(&PathBuf, &PathBuf)>) -> ClientFiles {
-    let identity =
-        identity.map(|(certificate, key)| IdentityFiles { certificate: certificate.clone(), key: key.clone() });
+    let identity = identity.map(|(certificate, key)| IdentityFiles {
+        certificate: certificate.clone(),
+        key: key.clone(),
+    });
     ClientFiles { ca: ca.to_owned(), crl: None, identity }
 }
 
@@ -267,7 +275,8 @@ impl Connection {
         Connection { target: target.clone(), requests_max, slot }
     }
 
-    /// Fails if the proxy is not there, is not the one that TLS expects, or speaks another protocol.
+    /// Fails if the proxy is not there, is not the one that TLS expects, or speaks another
+    /// protocol.
     pub(crate) async fn open(target: &Target, requests_max: Option<u64>) -> Result<Connection> {
         let connection = Connection::new(target, requests_max);
         connection.slot.lock().await.sender = Some(target.connect().await?);
@@ -275,7 +284,12 @@ impl Connection {
     }
 
     /// Sends a POST, and waits for the answer, but not for ever.
-    pub(crate) async fn ask(&self, path: &str, token: &Token, body: &'static str) -> Result<Answer> {
+    pub(crate) async fn ask(
+        &self,
+        path: &str,
+        token: &Token,
+        body: &'static str,
+    ) -> Result<Answer> {
         let request = self.target.request(path, token)?.method(Method::POST);
         let sending = self.send(request.body(whole(Bytes::from_static(body.as_bytes())))?);
         let answer = timeout(ANSWER_TIMEOUT, sending).await;

@@ -16,8 +16,8 @@ use crate::cli::{CompareOptions, PeerName, Series, Workload};
 use crate::report::{Progress, ReportFile, print};
 use crate::stop::Stop;
 
-/// Measures, and prints tables. Ends all that it started. Reports what it measured until an error or
-/// a signal.
+/// Measures, and prints tables. Ends all that it started. Reports what it measured until an error
+/// or a signal.
 pub(crate) async fn run(options: CompareOptions) -> Result<Conclusion> {
     crate::machine::open_many_files()?;
     let file = ReportFile::open(options.json.as_deref())?;
@@ -166,9 +166,9 @@ async fn growing(options: &CompareOptions, series: Series, report: &mut Report) 
         warm(&stage, &target, &load_with(options, series, *value, true)).await?;
         targets.push((value, target));
     }
-    let loaded = targets
-        .iter_mut()
-        .map(|(value, target)| (value.to_string(), target, load_with(options, series, **value, false)));
+    let loaded = targets.iter_mut().map(|(value, target)| {
+        (value.to_string(), target, load_with(options, series, **value, false))
+    });
     measure_rounds(options, &stage, &name_of(series), loaded.collect(), report).await
 }
 

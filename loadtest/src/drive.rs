@@ -120,8 +120,12 @@ pub(crate) async fn drive(
         }
     };
     let before = CpuTime::of_this_thread()?;
-    let (ended, (), cpu, after) =
-        tokio::join!(sending, moving, cpu_within(window, plan.process, stop), watch_over(&run, shows_progress));
+    let (ended, (), cpu, after) = tokio::join!(
+        sending,
+        moving,
+        cpu_within(window, plan.process, stop),
+        watch_over(&run, shows_progress)
+    );
     pace.unsent(stop).for_each(|due| run.recorder.borrow_mut().unsent(due, ended));
     let generator = Generator(after?.share_since(&before));
     let ended_early = stop.at().map(|_| ended - begin);
@@ -133,7 +137,9 @@ async fn open(plan: &Plan) -> Result<Vec<Connection>> {
     while connections.len() < plan.connections {
         match Connection::open(&plan.target, plan.requests_per_connection).await {
             Ok(connection) => connections.push(connection),
-            Err(_) if connections.is_empty() && begun.elapsed() < STARTS_WITHIN => sleep(LOOK).await,
+            Err(_) if connections.is_empty() && begun.elapsed() < STARTS_WITHIN => {
+                sleep(LOOK).await
+            }
             Err(error) => return Err(error),
         }
     }
@@ -141,7 +147,11 @@ async fn open(plan: &Plan) -> Result<Vec<Connection>> {
 }
 
 /// The CPU time of a process and its children when the window begins, and when it ends.
-async fn cpu_within(window: Window, process: Option<u32>, stop: &Stop) -> Result<Option<(CpuTime, CpuTime)>> {
+async fn cpu_within(
+    window: Window,
+    process: Option<u32>,
+    stop: &Stop,
+) -> Result<Option<(CpuTime, CpuTime)>> {
     let Some(process) = process else { return Ok(None) };
     let until = async |moment: Instant| {
         tokio::select! {
@@ -168,7 +178,11 @@ async fn watch_over(run: &Run, shows_progress: bool) -> Result<CpuTime> {
 }
 
 /// Sends at least one request on each connection, and one for each lock. Returns the connections.
-pub(crate) async fn touch(plan: &Plan, tenures: &Tenures, limit: Duration) -> Result<Vec<Connection>> {
+pub(crate) async fn touch(
+    plan: &Plan,
+    tenures: &Tenures,
+    limit: Duration,
+) -> Result<Vec<Connection>> {
     let touch_one = async |number: usize| {
         let connection = Connection::open(&plan.target, None).await?;
         let first = number % tenures.count();

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use etcd_client::{
-    Compare, CompareOp, GetOptions, LockOptions as MutexOptions, PutOptions, ResponseHeader, Txn, TxnOp,
+    Compare, CompareOp, GetOptions, LockOptions as MutexOptions, PutOptions, ResponseHeader, Txn,
+    TxnOp,
 };
 use fencepost_locks::{EtcdAccess, EtcdClient, EtcdTls, EtcdUser, KeyRange, Within};
 
@@ -78,8 +79,8 @@ impl Lock {
         Ok(Held { token, lease, shares_lease: false })
     }
 
-    /// Takes the lock from its holder without waiting. With a plain key one transaction replaces the
-    /// record, so the lock is never free. Otherwise the holder releases first.
+    /// Takes the lock from its holder without waiting. With a plain key one transaction replaces
+    /// the record, so the lock is never free. Otherwise the holder releases first.
     pub(crate) async fn take_from(&self, predecessor: Held, owner: &str) -> Result<Held> {
         if self.layout != Layout::Key {
             self.release(&predecessor).await?;
@@ -174,7 +175,11 @@ impl Lock {
 
 fn access(options: &LockOptions) -> Result<EtcdAccess> {
     let identity = options.etcd_cert.as_ref().zip(options.etcd_key.as_ref());
-    let tls = options.etcd_ca.as_deref().map(|ca| client_tls("etcd", client_files(ca, identity), b"h2")).transpose()?;
+    let tls = options
+        .etcd_ca
+        .as_deref()
+        .map(|ca| client_tls("etcd", client_files(ca, identity), b"h2"))
+        .transpose()?;
     let user = options.etcd_user.as_ref().zip(options.etcd_password_file.as_ref());
     let user = user.map(|(name, file)| EtcdUser::with_file(name, file));
     user.iter().try_for_each(EtcdUser::check).context("--etcd-password-file")?;

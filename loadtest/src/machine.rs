@@ -1,4 +1,5 @@
-//! CPU time and memory of processes, where threads run, and precise sleeps, as the kernel gives them.
+//! CPU time and memory of processes, where threads run, and precise sleeps, as the kernel gives
+//! them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,7 +10,9 @@ use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use tokio::io::unix::AsyncFd;
 
 /// CPU time that a thread, or a process with its children, has used so far.
@@ -41,7 +44,8 @@ impl CpuTime {
         Ok(CpuTime { had, waited, at: Instant::now() })
     }
 
-    /// Includes the threads that have ended, which `/proc` forgets: a sum over the living ones can shrink.
+    /// Includes the threads that have ended, which `/proc` forgets: a sum over the living ones can
+    /// shrink.
     pub(crate) fn of_tree(process: u32) -> Result<CpuTime> {
         let mut had = Duration::ZERO;
         for process in tree(process)? {
@@ -175,12 +179,17 @@ mod tests {
                     (now.waited - before.waited, now.share_since(&before))
                 };
                 // Long beside the kernel's ticks, up to one of which is uncounted at either end.
-                while waited().0 < Duration::from_millis(200) && before.at.elapsed() < Duration::from_secs(60) {}
+                while waited().0 < Duration::from_millis(200)
+                    && before.at.elapsed() < Duration::from_secs(60)
+                {}
                 waited().1
             });
             let share = waiting.join().unwrap();
             ended.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert!(share.waited > 0.0 && share.wanted() > 0.5 && share.wanted() < 1.1, "{share:?}");
+            assert!(
+                share.waited > 0.0 && share.wanted() > 0.5 && share.wanted() < 1.1,
+                "{share:?}"
+            );
         });
     }
 

@@ -1,11 +1,12 @@
-//! `fencepost-loadtest`: drives a running fencepost over the wire, with a real etcd, and checks that
-//! it fences.
+//! `fencepost-loadtest`: drives a running fencepost over the wire, with a real etcd, and checks
+//! that it fences.
 //!
-//! Of fencepost's crates it uses only the client of etcd and the reader of certificates, so it sees what any client
-//! could see. The modules, in reading order: `cli` holds the options. `client` sends a request with a token and reads
-//! its answer; hyper carries it. `lock` takes locks in etcd and hands them over. `worker` plays the worker and checks
-//! the order of revisions. `durations`, `report`, `stop` and `machine` serve all commands: percentiles, output,
-//! Ctrl-C, CPU time. The commands are `story`, `takeovers`, `drive` (`open` and `closed`) and `compare`.
+//! Of fencepost's crates it uses only the client of etcd and the reader of certificates, so it sees
+//! what any client could see. The modules, in reading order: `cli` holds the options. `client`
+//! sends a request with a token and reads its answer; hyper carries it. `lock` takes locks in etcd
+//! and hands them over. `worker` plays the worker and checks the order of revisions. `durations`,
+//! `report`, `stop` and `machine` serve all commands: percentiles, output, Ctrl-C, CPU time. The
+//! commands are `story`, `takeovers`, `drive` (`open` and `closed`) and `compare`.
 
 // These panic when nobody reads the output; `report` does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -30,7 +30,8 @@ impl ReportFile {
     /// Fails if the file cannot be written. A run may take hours, so this shows before it.
     pub(crate) fn open(file: Option<&Path>) -> Result<ReportFile> {
         // Opening a pipe and closing it would make its reader leave.
-        let is_pipe = |file: &Path| file.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+        let is_pipe =
+            |file: &Path| file.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
         if let Some(file) = file.filter(|file| !is_pipe(file)) {
             let opened = OpenOptions::new().append(true).create(true).open(file);
             opened.with_context(|| format!("{} cannot be written", file.display()))?;
@@ -46,7 +47,8 @@ impl ReportFile {
             "program": concat!("fencepost-loadtest ", env!("CARGO_PKG_VERSION")),
             "arguments": words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
         });
-        std::fs::write(file, format!("{report:#}\n")).with_context(|| format!("{} cannot be written", file.display()))
+        std::fs::write(file, format!("{report:#}\n"))
+            .with_context(|| format!("{} cannot be written", file.display()))
     }
 }
 

@@ -172,9 +172,14 @@ mod tests {
     #[test]
     fn r1_needs_the_exact_refusal() {
         assert!(step(REPLAY_REFUSED, 412, "replayed-tenure").is_as_expected());
-        for (status, reason) in
-            [(200, ""), (200, "replayed-tenure"), (412, ""), (412, "stale-tenure"), (503, "replayed-tenure"), (502, "")]
-        {
+        for (status, reason) in [
+            (200, ""),
+            (200, "replayed-tenure"),
+            (412, ""),
+            (412, "stale-tenure"),
+            (503, "replayed-tenure"),
+            (502, ""),
+        ] {
             let step = step(REPLAY_REFUSED, status, reason);
             assert!(!step.is_as_expected(), "{step:?}");
         }

@@ -90,7 +90,8 @@ impl Masters {
         report.first_request(&token, first, acquired.elapsed(), handoff);
         if was_served {
             for (master, late) in &self.retired {
-                let answer = self.masters[*master].1.ask(&self.path, late, "a late request").await?;
+                let answer =
+                    self.masters[*master].1.ask(&self.path, late, "a late request").await?;
                 report.late_request(answer);
             }
         }
@@ -99,7 +100,8 @@ impl Masters {
         Ok(())
     }
 
-    /// Ends one tenure and begins the next; with the moments of the handoff if the successor waited.
+    /// Ends one tenure and begins the next; with the moments of the handoff if the successor
+    /// waited.
     async fn pass_on(&mut self, successor: usize, waits: bool) -> Result<(Token, Option<Handoff>)> {
         let owner = self.masters[successor].0;
         let (held, handoff) = match self.held.take() {

@@ -38,7 +38,10 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts it, if there is an address for it. It takes so long for each request.
-    pub(crate) async fn listen(address: Option<SocketAddr>, takes: Duration) -> Result<Option<Worker>> {
+    pub(crate) async fn listen(
+        address: Option<SocketAddr>,
+        takes: Duration,
+    ) -> Result<Option<Worker>> {
         let Some(address) = address else { return Ok(None) };
         let listener = bind(address).await?.into_std()?;
         let orders = Arc::new(Orders { takes, by_lock: Mutex::default() });
@@ -126,7 +129,10 @@ async fn connection(stream: TcpStream, orders: Option<Arc<Orders>>) {
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(request: Request<Incoming>, orders: Option<&Arc<Orders>>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    orders: Option<&Arc<Orders>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let visit = orders.map(|orders| Visit::begin(orders, request.headers()));
     let length = asked_for(request.uri().query());
     let mut body = request.into_body();
@@ -152,7 +158,8 @@ async fn answer(request: Request<Incoming>, orders: Option<&Arc<Orders>>) -> Res
 static FILLING: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![b'.'; ANSWER_BYTES_MAX]));
 
 fn asked_for(query: Option<&str>) -> usize {
-    let number = query.and_then(|query| format!("?{query}").strip_prefix(ASKS_FOR_BYTES)?.parse().ok());
+    let number =
+        query.and_then(|query| format!("?{query}").strip_prefix(ASKS_FOR_BYTES)?.parse().ok());
     number.unwrap_or(ANSWER_BYTES).min(ANSWER_BYTES_MAX)
 }
 

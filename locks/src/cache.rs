@@ -1,5 +1,5 @@
-//! The watched cache: what is known of each lock, and how well. It uses a [`LockStore`](crate::LockStore), and knows nothing of
-//! the kinds of stores.
+//! The watched cache: what is known of each lock, and how well. It uses a
+//! [`LockStore`](crate::LockStore), and knows nothing of the kinds of stores.
 //!
 //! What knows what, in the order to read it:
 //!

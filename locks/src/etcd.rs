@@ -1,8 +1,10 @@
 //! etcd v3: one client for all that read, watch or take locks, and a store of locks above it.
 //!
 //! Read in this order:
-//! - `access`, `connect` and `login` say how a cluster lets us in. Each `endpoint` has connections of its own.
-//! - `endpoints` are those of a cluster, in the order of their `health`. A `watch` runs on one of them.
+//! - `access`, `connect` and `login` say how a cluster lets us in. Each `endpoint` has connections
+//!   of its own.
+//! - `endpoints` are those of a cluster, in the order of their `health`. A `watch` runs on one of
+//!   them.
 //! - The `client` makes calls at one endpoint after another. It takes locks.
 //! - The store asks `queries`, once a `cluster_check` has found which cluster they
 //!   are.
@@ -41,7 +43,9 @@ use self::query::{QUERY_RANGES_MAX, Query};
 pub use self::version::{caution, known_stale_reads};
 pub use self::watch::EtcdWatch;
 use self::watch::{OPEN_TIMEOUT, WATCH_TIMEOUT};
-use crate::store::{KeyValue, LockStore, Member, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
+use crate::store::{
+    KeyValue, LockStore, Member, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
+};
 
 /// How long a read may take, with all endpoints that are tried.
 const READ_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -57,9 +61,9 @@ const REQUESTS_AT_A_TIME: usize = 16;
 
 /// A store of locks in etcd.
 ///
-/// Each endpoint has connections of its own. One of them, the present one, is read and watched. When it fails or misses
-/// its deadline it is suspect: it is left alone for a while (10 ms to 1 s, doubling), the next one becomes the present
-/// one, and watches that hang on it end.
+/// Each endpoint has connections of its own. One of them, the present one, is read and watched.
+/// When it fails or misses its deadline it is suspect: it is left alone for a while (10 ms to 1 s,
+/// doubling), the next one becomes the present one, and watches that hang on it end.
 ///
 /// It must be used within a tokio runtime; its background tasks run there.
 /// Clones are the same store: what one is told of its endpoints, the others know.
@@ -73,12 +77,16 @@ pub struct EtcdStore {
 impl EtcdStore {
     /// The store in that cluster. Connects when it is first asked something.
     pub fn new(options: &EtcdOptions) -> EtcdStore {
-        EtcdStore { endpoints: Arc::new(ArcSwap::from_pointee(Endpoints::new(options))), apart_until: Arc::default() }
+        EtcdStore {
+            endpoints: Arc::new(ArcSwap::from_pointee(Endpoints::new(options))),
+            apart_until: Arc::default(),
+        }
     }
 
-    /// Reaches the cluster at other addresses, or with another access, from now on. It stays the same cluster: where another one
-    /// answers, it is not believed. Connections to addresses that stay are kept if the access is the very same; watches on those
-    /// that go end, to be begun anew elsewhere. Says whether anything is other than before.
+    /// Reaches the cluster at other addresses, or with another access, from now on. It stays the
+    /// same cluster: where another one answers, it is not believed. Connections to addresses that
+    /// stay are kept if the access is the very same; watches on those that go end, to be begun anew
+    /// elsewhere. Says whether anything is other than before.
     pub fn move_to(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> bool {
         let before = self.endpoints.load_full();
         if before.are_at(addresses, access) {
@@ -90,14 +98,20 @@ impl EtcdStore {
         true
     }
 
-    /// The same cluster at these addresses and with this access, over connections of its own: another way to it can be tried so
-    /// while this one is used. If it is not known yet which cluster this is, that is asked there.
+    /// The same cluster at these addresses and with this access, over connections of its own:
+    /// another way to it can be tried so while this one is used. If it is not known yet which
+    /// cluster this is, that is asked there.
     pub fn beside(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdStore {
         let cluster_id = self.cluster_id();
-        EtcdStore::new(&EtcdOptions { endpoints: addresses.to_vec(), cluster_id, access: Arc::clone(access) })
+        EtcdStore::new(&EtcdOptions {
+            endpoints: addresses.to_vec(),
+            cluster_id,
+            access: Arc::clone(access),
+        })
     }
 
-    /// The id of its cluster, once it is known: because it was configured, or since the endpoints agreed.
+    /// The id of its cluster, once it is known: because it was configured, or since the endpoints
+    /// agreed.
     pub fn cluster_id(&self) -> Option<u64> {
         self.endpoints().cluster_id()
     }
@@ -106,18 +120,24 @@ impl EtcdStore {
         self.endpoints.load_full()
     }
 
-    async fn read_once(&self, ranges: &[RangeRead], deadline: Instant) -> Result<ReadAnswer, StoreError> {
+    async fn read_once(
+        &self,
+        ranges: &[RangeRead],
+        deadline: Instant,
+    ) -> Result<ReadAnswer, StoreError> {
         if ranges.is_empty() {
             return Err(StoreError::Refused("a read of nothing".into()));
         }
-        // What does not fit into the first request is read as it was at the revision of the first answer. Reading it
-        // as it is now would mix two moments: a lock that moved from one range to another in between would be seen
-        // in both or in neither. That revision is the present as much as the first answer is: both are from after the
-        // call began.
+        // What does not fit into the first request is read as it was at the revision of the first
+        // answer. Reading it as it is now would mix two moments: a lock that moved from one range
+        // to another in between would be seen in both or in neither. That revision is the present
+        // as much as the first answer is: both are from after the call began.
         let mut chunks = ranges.chunks(self.ranges_at_a_time());
         let first = chunks.next().unwrap_or_default();
-        let ReadAnswer { revision, ranges: mut answers, by } = self.read_chunk(first, None, deadline).await?;
-        let rest = stream::iter(chunks).map(|chunk| self.read_chunk(chunk, Some(revision), deadline));
+        let ReadAnswer { revision, ranges: mut answers, by } =
+            self.read_chunk(first, None, deadline).await?;
+        let rest =
+            stream::iter(chunks).map(|chunk| self.read_chunk(chunk, Some(revision), deadline));
         let mut rest = pin!(rest.buffered(REQUESTS_AT_A_TIME));
         while let Some(answer) = rest.try_next().await? {
             answers.extend(answer.ranges);
@@ -133,7 +153,9 @@ impl EtcdStore {
         deadline: Instant,
     ) -> Result<ReadAnswer, StoreError> {
         let answer = match self.endpoints().ask(&Query::ranges(chunk, at), deadline).await {
-            Err(StoreError::Denied { .. }) if chunk.len() > 1 => return Err(self.denied(chunk, deadline).await),
+            Err(StoreError::Denied { .. }) if chunk.len() > 1 => {
+                return Err(self.denied(chunk, deadline).await);
+            }
             Err(StoreError::Refused(why)) if chunk.len() > 1 => {
                 self.note_refusal(&why);
                 return Err(StoreError::Refused(why));
@@ -154,20 +176,27 @@ impl EtcdStore {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Takes note that it has: [`EtcdStore::reads_apart`]. It may be that it takes fewer operations than [`QUERY_RANGES_MAX`] in a transaction (`--max-txn-ops`), or
-    /// that its space is exceeded: 3.5.1, for one, takes no transaction then that does not compare, be it of reads only.
+    /// Takes note that it has: [`EtcdStore::reads_apart`]. It may be that it takes fewer operations
+    /// than [`QUERY_RANGES_MAX`] in a transaction (`--max-txn-ops`), or that its space is exceeded:
+    /// 3.5.1, for one, takes no transaction then that does not compare, be it of reads only.
     fn note_refusal(&self, why: &str) {
         let mut until = self.apart_until.lock().unwrap_or_else(PoisonError::into_inner);
         let again = Instant::now() + APART_PERIOD;
         if until.replace(again).is_none_or(|until| until <= Instant::now()) {
-            warn!(why, "etcd does not read several locks in one request; each is read by one of its own for a while");
+            warn!(
+                why,
+                "etcd does not read several locks in one request; each is read by one of its own for a while"
+            );
         }
     }
 
     /// Which of these ranges, of which one may not be read, that is: etcd does not say.
     async fn denied(&self, ranges: &[RangeRead], deadline: Instant) -> StoreError {
         for range in ranges {
-            if let Err(error) = self.endpoints().ask(&Query::ranges(std::slice::from_ref(range), None), deadline).await
+            if let Err(error) = self
+                .endpoints()
+                .ask(&Query::ranges(std::slice::from_ref(range), None), deadline)
+                .await
             {
                 return error;
             }
@@ -180,12 +209,16 @@ impl EtcdStore {
         let endpoint = endpoints.get(index);
         let connection = endpoint.calls.present();
         let status = endpoint.calls.call(&connection, 0, STATUS_TIMEOUT, Status::of).await;
-        // How a member is may be told before it is known which cluster is meant, and decides nothing of that.
+        // How a member is may be told before it is known which cluster is meant, and decides
+        // nothing of that.
         let outcome = match endpoints.cluster_id() {
-            Some(_) => status.and_then(|status| endpoints.check_cluster(status.cluster).map(|()| status)),
+            Some(_) => {
+                status.and_then(|status| endpoints.check_cluster(status.cluster).map(|()| status))
+            }
             None => status,
         };
-        outcome.inspect_err(|failure| endpoints.failed(index, &endpoint.calls, &connection, failure))
+        outcome
+            .inspect_err(|failure| endpoints.failed(index, &endpoint.calls, &connection, failure))
     }
 }
 
@@ -197,7 +230,8 @@ impl LockStore for EtcdStore {
         loop {
             let apart = self.reads_apart();
             match self.read_once(ranges, deadline).await {
-                // History was compacted between two requests: begin again. Not for ever, because of the deadline.
+                // History was compacted between two requests: begin again. Not for ever, because of
+                // the deadline.
                 Err(StoreError::Compacted) => {}
                 Err(StoreError::Refused(_)) if !apart && self.reads_apart() => {}
                 outcome => return outcome,
@@ -210,7 +244,8 @@ impl LockStore for EtcdStore {
     }
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        let mut answer = self.endpoints().ask(&Query::key_at(key, at), Instant::now() + READ_TIMEOUT).await?;
+        let mut answer =
+            self.endpoints().ask(&Query::key_at(key, at), Instant::now() + READ_TIMEOUT).await?;
         Ok(answer.ranges.swap_remove(0).keys.pop())
     }
 
@@ -225,7 +260,10 @@ impl LockStore for EtcdStore {
             Ok(watch) => Ok(watch),
             Err(Failure::Store(error)) => Err(error),
             Err(_) => {
-                let read = |range: &RangeWatch| RangeRead { range: range.range.clone(), wanted: Wanted::Count };
+                let read = |range: &RangeWatch| RangeRead {
+                    range: range.range.clone(),
+                    wanted: Wanted::Count,
+                };
                 Err(self.denied(&ranges.iter().map(read).collect::<Vec<_>>(), deadline).await)
             }
         }
@@ -235,16 +273,19 @@ impl LockStore for EtcdStore {
         let endpoints = &*self.endpoints();
         let statuses = (0..endpoints.len()).map(|index| async move {
             let address = &endpoints.get(index).address;
-            let status = EtcdStore::status(endpoints, index).await.map_err(|failure| failure.at(address));
+            let status =
+                EtcdStore::status(endpoints, index).await.map_err(|failure| failure.at(address));
             (Arc::clone(address), status)
         });
         let statuses = join_all(statuses).await;
-        let told =
-            statuses.iter().filter_map(|(address, status)| Some((Arc::clone(address), status.as_ref().ok()?.cluster)));
+        let told = statuses.iter().filter_map(|(address, status)| {
+            Some((Arc::clone(address), status.as_ref().ok()?.cluster))
+        });
         // Once one cluster is meant, those of others have failed.
         let unbelieved = disagreement(&told.collect::<Vec<_>>());
         let member = |(endpoint, status): (Arc<str>, Result<Status, StoreError>)| {
-            let version = status.and_then(|status| unbelieved.clone().map_or(Ok(status.version), Err));
+            let version =
+                status.and_then(|status| unbelieved.clone().map_or(Ok(status.version), Err));
             Member { endpoint, version }
         };
         statuses.into_iter().map(member).collect()

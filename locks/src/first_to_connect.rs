@@ -9,9 +9,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
-/// Connects to the first address that accepts. It tries the addresses in order: the next one as soon as one has failed, or when the last
-/// has been silent for `silence_max`. Attempts that are silent go on meanwhile; each further one beside them needs a `leave`.
-/// `prepare` sets the options of each socket before it connects.
+/// Connects to the first address that accepts. It tries the addresses in order: the next one as
+/// soon as one has failed, or when the last has been silent for `silence_max`. Attempts that are
+/// silent go on meanwhile; each further one beside them needs a `leave`. `prepare` sets the options
+/// of each socket before it connects.
 ///
 /// # Errors
 /// The error of the last attempt that failed, once all have.
@@ -92,7 +93,9 @@ pub(crate) mod tests {
         let refusing = refusing().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let works = listener.local_addr().unwrap();
-        for addresses in [&[nothing, works][..], &[nothing, refusing, works], &[refusing, nothing, works]] {
+        for addresses in
+            [&[nothing, works][..], &[nothing, refusing, works], &[refusing, nothing, works]]
+        {
             check(addresses, Ok(works)).await;
         }
     }

@@ -1,6 +1,7 @@
 //! Where lock snapshots come from.
 //!
-//! - `store`: what a store can do, `LockStore`. It decides nothing: what is fresh or believed is the cache's matter.
+//! - `store`: what a store can do, `LockStore`. It decides nothing: what is fresh or believed is
+//!   the cache's matter.
 //! - `etcd`, `memory`: the stores. They know neither locks nor requests.
 //! - `cache`: what is known of each lock, over any store.
 
@@ -12,17 +13,18 @@ mod store;
 mod sync;
 
 pub use cache::{
-    Aside, CacheView, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Queue,
-    Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, StoreIdentity,
-    StorePast, TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Unconfirmed, WeakLockSource,
+    Aside, CacheView, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource,
+    LockSpec, Queue, Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus,
+    SpawnError, Stopped, StoreIdentity, StorePast, TemplateSpec, TemplatedLocks, TenureChange,
+    Timing, TrackedLock, Unconfirmed, WeakLockSource,
 };
 pub use etcd::{
-    EtcdAccess, EtcdClient, EtcdError, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, Within, caution,
-    known_stale_reads,
+    EtcdAccess, EtcdClient, EtcdError, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch,
+    Within, caution, known_stale_reads,
 };
 pub use first_to_connect::first_to_connect;
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use store::{
-    Answerer, Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    Wanted, Watch, WatchNews,
+    Answerer, Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch,
+    ReadAnswer, StoreError, Wanted, Watch, WatchNews,
 };

@@ -15,7 +15,8 @@ use tokio::time::timeout;
 pub use self::history::Write;
 use self::history::{Compacted, History};
 use crate::store::{
-    Event, KeyValue, LockStore, Member, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted, Watch, WatchNews,
+    Event, KeyValue, LockStore, Member, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
+    Watch, WatchNews,
 };
 
 /// How long a call waits for a store that is paused.
@@ -23,7 +24,8 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A store of locks in memory. Clones are the same store; they may be used from several threads.
 ///
-/// Revisions, history, compaction and watches are as in etcd. It never forgets anything but by [`MemoryStore::compact`].
+/// Revisions, history, compaction and watches are as in etcd. It never forgets anything but by
+/// [`MemoryStore::compact`].
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore(Arc<Shared>);
 
@@ -106,7 +108,11 @@ impl MemoryStore {
     }
 
     /// Sets a key that is not there; nothing happens if it is.
-    pub fn put_if_absent(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Option<Revision> {
+    pub fn put_if_absent(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> Option<Revision> {
         let (key, value) = (key.into(), value.into());
         let mut state = self.state();
         let absent = state.history.get(&key).is_none();
@@ -135,7 +141,8 @@ impl MemoryStore {
         self.state().history.compact(at);
     }
 
-    /// Takes the store back to what it was at a revision, as restoring a backup does. Running watches end.
+    /// Takes the store back to what it was at a revision, as restoring a backup does. Running
+    /// watches end.
     ///
     /// # Panics
     /// If the store has not been there, or has compacted it.
@@ -150,7 +157,8 @@ impl MemoryStore {
         self.set_paused(true);
     }
 
-    /// Answers again, also those calls that are still waiting, and tells the watches what they missed.
+    /// Answers again, also those calls that are still waiting, and tells the watches what they
+    /// missed.
     pub fn resume(&self) {
         self.set_paused(false);
     }
@@ -188,7 +196,8 @@ impl MemoryStore {
     async fn answering(&self) -> Result<(), StoreError> {
         let mut paused = self.0.paused.subscribe();
         let answering = timeout(CALL_TIMEOUT, paused.wait_for(|paused| !paused)).await;
-        let silent = || StoreError::Unavailable(format!("memory: no answer within {CALL_TIMEOUT:?}").into());
+        let silent =
+            || StoreError::Unavailable(format!("memory: no answer within {CALL_TIMEOUT:?}").into());
         answering.map_err(|_| silent())?.map_err(|_| silent())?;
         Ok(())
     }
@@ -222,7 +231,8 @@ impl State {
 
     fn watch(&mut self, ranges: &[RangeWatch]) -> MemoryWatch {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let mut watcher = Watcher { ranges: Vec::with_capacity(ranges.len()), held: Vec::new(), news: sender };
+        let mut watcher =
+            Watcher { ranges: Vec::with_capacity(ranges.len()), held: Vec::new(), news: sender };
         for (range, wanted) in ranges.iter().enumerate() {
             let past = self.history.events(&wanted.range, wanted.from);
             watcher.ranges.push(past.is_ok().then(|| wanted.clone()));
@@ -244,7 +254,9 @@ impl Watcher {
     fn notice(&mut self, events: &[Event]) {
         for (index, wanted) in self.ranges.iter().enumerate() {
             let Some(wanted) = wanted else { continue };
-            let of_interest = |event: &&Event| wanted.range.contains(event.key()) && event.revision() >= wanted.from;
+            let of_interest = |event: &&Event| {
+                wanted.range.contains(event.key()) && event.revision() >= wanted.from
+            };
             let events: Vec<Event> = events.iter().filter(of_interest).cloned().collect();
             if !events.is_empty() {
                 self.held.push(WatchNews::Events { range: index, events });
@@ -263,7 +275,8 @@ impl LockStore for MemoryStore {
         }
         self.answering().await?;
         let state = self.state();
-        let answers = ranges.iter().map(|read| state.history.read(&read.range, read.wanted)).collect();
+        let answers =
+            ranges.iter().map(|read| state.history.read(&read.range, read.wanted)).collect();
         Ok(ReadAnswer { revision: state.history.revision(), ranges: answers, by: None })
     }
 
@@ -272,7 +285,9 @@ impl LockStore for MemoryStore {
         self.answering().await?;
         let state = self.state();
         if at > state.history.revision() {
-            return Err(StoreError::Unavailable(format!("memory: revision {at} is not there yet").into()));
+            return Err(StoreError::Unavailable(
+                format!("memory: revision {at} is not there yet").into(),
+            ));
         }
         let was = state.history.get_at(key, at).map_err(|Compacted| StoreError::Compacted)?;
         Ok(was.cloned())
@@ -319,6 +334,9 @@ pub struct MemoryWatch {
 
 impl Watch for MemoryWatch {
     async fn next(&mut self) -> Result<WatchNews, StoreError> {
-        self.news.recv().await.ok_or_else(|| StoreError::Unavailable("memory: the watch has ended".into()))
+        self.news
+            .recv()
+            .await
+            .ok_or_else(|| StoreError::Unavailable("memory: the watch has ended".into()))
     }
 }

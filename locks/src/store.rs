@@ -1,7 +1,8 @@
-//! A store of locks, as the rest of this crate sees it: keys with revisions and history, as etcd v3 has them.
+//! A store of locks, as the rest of this crate sees it: keys with revisions and history, as etcd v3
+//! has them.
 //!
-//! Everything that is not a plain call stands above this trait, in the watched cache, so that each store (and each fake)
-//! is held to the same rules by the same code.
+//! Everything that is not a plain call stands above this trait, in the watched cache, so that each
+//! store (and each fake) is held to the same rules by the same code.
 
 use std::fmt;
 use std::future::Future;
@@ -14,14 +15,15 @@ use fencepost_policy::Revision;
 ///
 /// # Contract
 /// - Revisions count the store's writes, across all keys. A transaction writes at one revision.
-/// - Every call has a deadline of its own and ends in [`StoreError`] rather than hang, however the store behaves.
+/// - Every call has a deadline of its own and ends in [`StoreError`] rather than hang, however the
+///   store behaves.
 /// - Calls may be made side by side, and may be dropped at any point.
 pub trait LockStore: 'static {
     /// What [`LockStore::watch`] returns.
     type Watch: Watch;
 
-    /// Reads ranges, at least one, by quorum, all at one revision: the answer shows every write that was acknowledged before
-    /// the call.
+    /// Reads ranges, at least one, by quorum, all at one revision: the answer shows every write
+    /// that was acknowledged before the call.
     fn read(&self, ranges: &[RangeRead]) -> impl Future<Output = Result<ReadAnswer, StoreError>>;
 
     /// How many ranges it reads in one request now. More are several requests.
@@ -33,11 +35,16 @@ pub trait LockStore: 'static {
     ///
     /// # Errors
     /// [`StoreError::Compacted`] if history does not reach back that far.
-    fn read_at(&self, key: &[u8], at: Revision) -> impl Future<Output = Result<Option<KeyValue>, StoreError>>;
+    fn read_at(
+        &self,
+        key: &[u8],
+        at: Revision,
+    ) -> impl Future<Output = Result<Option<KeyValue>, StoreError>>;
 
-    /// Watches ranges, each from a revision on, over one stream. History that is compacted up to that revision, or beyond, is told as
-    /// [`WatchNews::Compacted`].
-    fn watch(&self, ranges: &[RangeWatch]) -> impl Future<Output = Result<Self::Watch, StoreError>>;
+    /// Watches ranges, each from a revision on, over one stream. History that is compacted up to
+    /// that revision, or beyond, is told as [`WatchNews::Compacted`].
+    fn watch(&self, ranges: &[RangeWatch])
+    -> impl Future<Output = Result<Self::Watch, StoreError>>;
 
     /// Asks each member that is configured how it is.
     fn members(&self) -> impl Future<Output = Vec<Member>>;
@@ -184,16 +191,19 @@ pub struct KeyValue {
 /// A message of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchNews {
-    /// Things that happened in one of the watched ranges, in order; all events of one revision of that range come together.
+    /// Things that happened in one of the watched ranges, in order; all events of one revision of
+    /// that range come together.
     Events {
         /// Which of the ranges given to [`LockStore::watch`].
         range: usize,
         /// What happened.
         events: Vec<Event>,
     },
-    /// The past of all ranges has been told: from here on, each event is told as it happens. Told once.
+    /// The past of all ranges has been told: from here on, each event is told as it happens. Told
+    /// once.
     CaughtUp,
-    /// History from the revision asked for on is no longer there; this range's watch has ended, the others go on.
+    /// History from the revision asked for on is no longer there; this range's watch has ended, the
+    /// others go on.
     Compacted {
         /// Which of the ranges given to [`LockStore::watch`].
         range: usize,
@@ -246,7 +256,8 @@ pub enum StoreError {
     /// It could not be reached, or not in time, or has no quorum: ask again later.
     #[error("the lock store does not answer: {0}")]
     Unavailable(Arc<str>),
-    /// It refused: what was asked is not allowed or makes no sense to it. Asking again will not help.
+    /// It refused: what was asked is not allowed or makes no sense to it. Asking again will not
+    /// help.
     #[error("the lock store refuses: {0}")]
     Refused(Arc<str>),
     /// It wants to know who we are, and nobody it lets in could be shown to it.
@@ -267,7 +278,9 @@ pub enum StoreError {
     #[error("the lock store has compacted that revision away")]
     Compacted,
     /// It is not the store that answered before.
-    #[error("endpoint {endpoint} belongs to cluster {found:x}, not to the pinned cluster {pinned:x}")]
+    #[error(
+        "endpoint {endpoint} belongs to cluster {found:x}, not to the pinned cluster {pinned:x}"
+    )]
     AnotherCluster {
         /// Who answered.
         endpoint: Arc<str>,

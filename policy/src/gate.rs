@@ -1,12 +1,13 @@
 //! From admitted to forwarded: the last step before a request's first byte goes upstream.
 //!
-//! One gate per lock, a state machine: each call is one atomic step, and whoever drives it shares it between threads so.
-//! Two rules need no clock and no correct news:
+//! One gate per lock, a state machine: each call is one atomic step, and whoever drives it shares
+//! it between threads so. Two rules need no clock and no correct news:
 //!
 //! - `floor-rises`: the floor is the lowest revision that may still be admitted. It never falls.
-//! - `no-overlap`: a request of a tenure enters only when no request of an earlier tenure can still be at the worker. A
-//!   request is there from [`Gate::enter`] until [`Gate::leave`]; one whose end was not seen ([`Gate::lose`]) is an
-//!   orphan and counts for as long as the operator says that the worker can go on with it.
+//! - `no-overlap`: a request of a tenure enters only when no request of an earlier tenure can still
+//!   be at the worker. A request is there from [`Gate::enter`] until [`Gate::leave`]; one whose end
+//!   was not seen ([`Gate::lose`]) is an orphan and counts for as long as the operator says that
+//!   the worker can go on with it.
 
 mod orphans;
 mod state;
@@ -16,10 +17,12 @@ pub use self::orphans::OrphanId;
 use self::orphans::Orphans;
 pub use self::state::{GateState, TenureAtWorker};
 use crate::small_map::SmallMap;
-use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
+use crate::{
+    FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge,
+};
 
-/// The proof that a token was admitted. Only [`Gate::enter`] makes one, and [`Gate::leave`] or [`Gate::lose`] takes it
-/// back.
+/// The proof that a token was admitted. Only [`Gate::enter`] makes one, and [`Gate::leave`] or
+/// [`Gate::lose`] takes it back.
 #[derive(Debug)]
 #[must_use = "a request that was let in has to leave"]
 pub struct Admission {
@@ -32,7 +35,8 @@ impl Admission {
         self.term.first
     }
 
-    /// That tenure's place in the order of all, to ask whether it has ended ([`Gate::has_ended`]) without holding the proof.
+    /// That tenure's place in the order of all, to ask whether it has ended ([`Gate::has_ended`])
+    /// without holding the proof.
     pub fn term(&self) -> Term {
         self.term
     }
@@ -41,7 +45,8 @@ impl Admission {
 /// A tenure's place in the order of all tenures of its lock: a later one's is higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term {
-    /// How often the operator has accepted that the store went back: revisions compare within an era only.
+    /// How often the operator has accepted that the store went back: revisions compare within an
+    /// era only.
     era: u64,
     first: Revision,
 }
@@ -53,21 +58,25 @@ pub struct Moment(pub u64);
 /// What is remembered of the process that kept this lock's gate before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Predecessor {
-    /// The `first` revision of the last tenure that it let in; `None` if revisions have lost their meaning since.
+    /// The `first` revision of the last tenure that it let in; `None` if revisions have lost their
+    /// meaning since.
     pub tenure: Option<Revision>,
     /// Until when requests that it left at the worker may run; `None` if it left none.
     pub until: Option<Moment>,
-    /// Whether requests may be among them that are not of that tenure, nor of one that it did not have to wait for.
+    /// Whether requests may be among them that are not of that tenure, nor of one that it did not
+    /// have to wait for.
     pub others: bool,
 }
 
 /// What keeps a request from the worker, for now or for good.
 #[derive(Debug)]
 pub enum EnterError {
-    /// Requests of an earlier tenure may still be at the worker: try again when the barrier may have opened.
+    /// Requests of an earlier tenure may still be at the worker: try again when the barrier may
+    /// have opened.
     Wait,
-    /// The tenure with this `first` revision has the worker to itself, but a later process must know that before its first
-    /// request goes out: record it, say so ([`Gate::recorded`]), then try again.
+    /// The tenure with this `first` revision has the worker to itself, but a later process must
+    /// know that before its first request goes out: record it, say so ([`Gate::recorded`]), then
+    /// try again.
     Record(Revision),
     /// It is refused.
     Refused(Rejection),
@@ -93,7 +102,8 @@ impl AtWorker {
     }
 }
 
-/// The ratchet and the barrier of one lock. The fields that every entry reads come first, in one run of cache lines.
+/// The ratchet and the barrier of one lock. The fields that every entry reads come first, in one
+/// run of cache lines.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Gate {
@@ -102,7 +112,8 @@ pub struct Gate {
     records: Records,
     /// Only tenures that have something there.
     at_worker: SmallMap<Term, AtWorker>,
-    /// What may be left of an earlier process: the tenure that may go on at once, and until when all others wait.
+    /// What may be left of an earlier process: the tenure that may go on at once, and until when
+    /// all others wait.
     left_behind: Option<(Option<Revision>, Moment)>,
     orphans_made: u64,
     /// The tenure we last learnt of, to know what ends when the lock is released.
@@ -120,11 +131,12 @@ enum Records {
 }
 
 impl Gate {
-    /// A gate whose tenures are recorded before they enter, after what is remembered of its predecessor.
+    /// A gate whose tenures are recorded before they enter, after what is remembered of its
+    /// predecessor.
     ///
-    /// A process that was killed may have left requests of its last tenure at the worker, or of earlier ones that this tenure
-    /// did not have to wait for because they are its own. So until their time has come only that tenure enters; nobody, where it may have left
-    /// others' too.
+    /// A process that was killed may have left requests of its last tenure at the worker, or of
+    /// earlier ones that this tenure did not have to wait for because they are its own. So until
+    /// their time has come only that tenure enters; nobody, where it may have left others' too.
     pub fn recording(predecessor: Option<Predecessor>) -> Gate {
         let Some(Predecessor { tenure, until, others }) = predecessor else {
             return Gate { records: Records::Yes(None), ..Gate::default() };
@@ -132,7 +144,8 @@ impl Gate {
         Gate {
             floor: tenure.map_or(0, Revision::get),
             left_behind: until.map(|until| (tenure.filter(|_| !others), until)),
-            // The same tenure is recorded once more: what was in force then may not be what is in force now.
+            // The same tenure is recorded once more: what was in force then may not be what is in
+            // force now.
             records: Records::Yes(None),
             ..Gate::default()
         }
@@ -145,15 +158,17 @@ impl Gate {
         }
     }
 
-    /// Has the tenures recorded once more before another request of them enters: what was recorded says too little.
+    /// Has the tenures recorded once more before another request of them enters: what was recorded
+    /// says too little.
     pub fn record_again(&mut self) {
         if let Records::Yes(recorded) = &mut self.records {
             *recorded = None;
         }
     }
 
-    /// Raises the floor to what `snapshot` shows: a tenure to its `first`, an end to one above what has ended. What was
-    /// admitted below the floor is sealed by this very step ([`Gate::has_ended`]).
+    /// Raises the floor to what `snapshot` shows: a tenure to its `first`, an end to one above what
+    /// has ended. What was admitted below the floor is sealed by this very step
+    /// ([`Gate::has_ended`]).
     ///
     /// Called before anyone judges by that snapshot. Old news does nothing: the floor never falls.
     pub fn learn(&mut self, snapshot: &Snapshot) {
@@ -169,19 +184,22 @@ impl Gate {
         }
     }
 
-    /// Raises the floor above the tenure that we last learnt of: it has ended, whoever came after it.
+    /// Raises the floor above the tenure that we last learnt of: it has ended, whoever came after
+    /// it.
     pub fn end_present(&mut self) {
         let floor = match self.present.take() {
             Some((Layout::Key, ended)) => ended.last.get() + 1,
-            // A mutex holder may have been told any later revision, so may its successor, which queued earlier.
+            // A mutex holder may have been told any later revision, so may its successor, which
+            // queued earlier.
             Some((Layout::Election | Layout::Mutex, ended)) => ended.first.get() + 1,
             None => 0,
         };
         self.floor = self.floor.max(floor);
     }
 
-    /// Where a tenure begins for this gate. History may have been shown farther back this time than when the floor was raised to
-    /// what was then its oldest known write: of one unbroken tenure, the narrower knowledge stands.
+    /// Where a tenure begins for this gate. History may have been shown farther back this time than
+    /// when the floor was raised to what was then its oldest known write: of one unbroken tenure,
+    /// the narrower knowledge stands.
     fn first_of(&self, layout: Layout, tenure: &Tenure) -> Revision {
         match (layout, Revision::new(self.floor)) {
             (Layout::Key, Some(floor)) if (tenure.first..=tenure.last).contains(&floor) => floor,
@@ -194,8 +212,9 @@ impl Gate {
         term.era < self.era || term.first.get() < self.floor
     }
 
-    /// Judges the token once more and, if it is admitted and the barrier is open to it, counts the request in: one step,
-    /// before its first byte goes upstream and after everything that may be waited for.
+    /// Judges the token once more and, if it is admitted and the barrier is open to it, counts the
+    /// request in: one step, before its first byte goes upstream and after everything that may be
+    /// waited for.
     ///
     /// What is `known` must not be older than what this gate learnt.
     ///
@@ -212,7 +231,8 @@ impl Gate {
         Ok(Admission { term })
     }
 
-    /// [`Gate::enter`] without counting anything in: whether the token's tenure has the worker to itself.
+    /// [`Gate::enter`] without counting anything in: whether the token's tenure has the worker to
+    /// itself.
     ///
     /// # Errors
     /// What keeps it out.
@@ -235,7 +255,8 @@ impl Gate {
             return Err(EnterError::Refused(Rejection::ReplayedTenure));
         }
         let term = Term { era: self.era, first };
-        let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
+        let left_behind =
+            self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
         if left_behind || self.at_worker.below(&term).any(|there| there.bars(now)) {
             return Err(EnterError::Wait);
         }
@@ -245,7 +266,8 @@ impl Gate {
         }
     }
 
-    /// Enters past the barrier, because the operator says that overlap is better than waiting. All else holds.
+    /// Enters past the barrier, because the operator says that overlap is better than waiting. All
+    /// else holds.
     ///
     /// # Errors
     /// What keeps it out.
@@ -267,8 +289,9 @@ impl Gate {
         entry
     }
 
-    /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure that ran, so
-    /// that the barrier may have opened to a later one: the time of all its orphans may have come, though nobody has ended them.
+    /// Takes back an admission: nothing of its request is at the worker any more. Says whether it
+    /// was the last of its tenure that ran, so that the barrier may have opened to a later one: the
+    /// time of all its orphans may have come, though nobody has ended them.
     pub fn leave(&mut self, admission: Admission) -> bool {
         let Admission { term } = admission;
         let Some(there) = self.at_worker.get_mut(&term) else {
@@ -282,8 +305,8 @@ impl Gate {
         was_last
     }
 
-    /// Takes back an admission whose request may still be running at the worker, though its end will not be seen. It counts
-    /// until then, or until [`Gate::end_orphan`].
+    /// Takes back an admission whose request may still be running at the worker, though its end
+    /// will not be seen. It counts until then, or until [`Gate::end_orphan`].
     pub fn lose(&mut self, admission: Admission, until: Moment) -> OrphanId {
         let orphan = OrphanId(self.orphans_made);
         self.orphans_made += 1;
@@ -293,14 +316,15 @@ impl Gate {
         orphan
     }
 
-    /// Whether somebody reads what an orphan's worker says. As long as they do, no clock ends it but theirs, by
+    /// Whether somebody reads what an orphan's worker says. As long as they do, no clock ends it
+    /// but theirs, by
     /// [`Gate::end_orphan`]: a process that stood still wakes up past that time, with words unread that put it off.
     pub fn set_heard(&mut self, orphan: OrphanId, is_heard: bool) {
         self.at_worker.values_mut().for_each(|there| there.orphans.set_heard(orphan, is_heard));
     }
 
-    /// Lets an orphan that has not been forgotten count until then: its worker was heard of meanwhile, so its time starts anew.
-    /// It never counts for less long than before.
+    /// Lets an orphan that has not been forgotten count until then: its worker was heard of
+    /// meanwhile, so its time starts anew. It never counts for less long than before.
     pub fn postpone(&mut self, orphan: OrphanId, until: Moment) {
         self.at_worker.values_mut().for_each(|there| there.orphans.postpone(orphan, until));
     }
@@ -310,7 +334,8 @@ impl Gate {
         self.at_worker.values().any(|there| there.orphans.contains(orphan))
     }
 
-    /// Forgets an orphan, because its end was seen after all or its time has come. Says whether it was still counted.
+    /// Forgets an orphan, because its end was seen after all or its time has come. Says whether it
+    /// was still counted.
     pub fn end_orphan(&mut self, orphan: OrphanId) -> bool {
         let was_there = self.at_worker.values_mut().any(|there| there.orphans.remove(orphan));
         if was_there {
@@ -319,23 +344,26 @@ impl Gate {
         was_there
     }
 
-    /// Forgets all orphans, and what an earlier process left behind, because the operator knows that none is running; returns how many
-    /// orphans those were.
+    /// Forgets all orphans, and what an earlier process left behind, because the operator knows
+    /// that none is running; returns how many orphans those were.
     pub fn clear_orphans(&mut self) -> usize {
         self.left_behind = None;
-        let orphans = self.at_worker.values_mut().map(|there| std::mem::take(&mut there.orphans).len()).sum();
+        let orphans =
+            self.at_worker.values_mut().map(|there| std::mem::take(&mut there.orphans).len()).sum();
         self.at_worker.retain(|_, there| !there.is_empty());
         orphans
     }
 
-    /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a later process whose routes all
-    /// enforce.
+    /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a
+    /// later process whose routes all enforce.
     pub fn is_clear(&self, now: Moment) -> bool {
         let has_come = |until: Option<Moment>| until.is_none_or(|until| until <= now);
-        !self.at_worker.values().any(|there| there.bars(now)) && has_come(self.left_behind.map(|(_, until)| until))
+        !self.at_worker.values().any(|there| there.bars(now))
+            && has_come(self.left_behind.map(|(_, until)| until))
     }
 
-    /// Lets the floor start anew, after the operator accepted that the store went back. What is at the worker stays counted.
+    /// Lets the floor start anew, after the operator accepted that the store went back. What is at
+    /// the worker stays counted.
     pub fn forget_floor(&mut self) {
         self.floor = 0;
         self.present = None;

@@ -6,7 +6,11 @@ fn revision(number: u64) -> Revision {
 }
 
 fn held(layout: Layout, owner: &str, first: u64, last: u64) -> Snapshot {
-    let tenure = Tenure { owner: Owner::new(owner.as_bytes()), first: revision(first), last: revision(last) };
+    let tenure = Tenure {
+        owner: Owner::new(owner.as_bytes()),
+        first: revision(first),
+        last: revision(last),
+    };
     Snapshot { layout, as_of: revision(last), holding: Holding::Held(tenure), waiters: [].into() }
 }
 
@@ -14,7 +18,12 @@ fn free(layout: Layout, as_of: u64) -> Snapshot {
     Snapshot { layout, as_of: revision(as_of), holding: Holding::Free, waiters: [].into() }
 }
 
-fn enter(gate: &mut Gate, snapshot: &Snapshot, owner: &str, at: u64) -> Result<Admission, &'static str> {
+fn enter(
+    gate: &mut Gate,
+    snapshot: &Snapshot,
+    owner: &str,
+    at: u64,
+) -> Result<Admission, &'static str> {
     let token = FenceToken { owner, revision: revision(at) };
     match gate.enter(&token, Known::new(Some(snapshot), News::Fresh), Moment(0)) {
         Ok(admission) => Ok(admission),
@@ -27,12 +36,16 @@ fn enter(gate: &mut Gate, snapshot: &Snapshot, owner: &str, at: u64) -> Result<A
 
 #[test]
 fn the_floor_rises_with_each_tenure_and_each_release_and_never_falls() {
-    for (layout, after_release) in [(Layout::Key, 13), (Layout::Election, 11), (Layout::Mutex, 11)] {
+    for (layout, after_release) in [(Layout::Key, 13), (Layout::Election, 11), (Layout::Mutex, 11)]
+    {
         let mut gate = Gate::default();
         let mut floors = vec![];
-        for snapshot in
-            [held(layout, "a", 10, 12), free(layout, 15), held(layout, "a", 9, 9), held(layout, "b", 20, 20)]
-        {
+        for snapshot in [
+            held(layout, "a", 10, 12),
+            free(layout, 15),
+            held(layout, "a", 9, 9),
+            held(layout, "b", 20, 20),
+        ] {
             gate.learn(&snapshot);
             floors.push(gate.state().floor);
         }
@@ -56,7 +69,10 @@ fn a_request_counts_as_at_the_worker_from_enter_to_leave() {
     gate.learn(&now);
     let first = enter(&mut gate, &now, "a", 10).unwrap();
     let second = enter(&mut gate, &now, "a", 12).unwrap();
-    assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 2, orphans: 0 }]);
+    assert_eq!(
+        gate.state().at_worker,
+        [TenureAtWorker { tenure: revision(10), running: 2, orphans: 0 }]
+    );
     gate.leave(first);
     gate.leave(second);
     assert_eq!(gate.state().at_worker, []);
@@ -80,7 +96,8 @@ fn a_tenure_waits_until_its_predecessors_requests_have_left_the_worker() {
     gate.leave(third);
 }
 
-/// Whoever drives the gate wakes those that wait by that: an orphan that ends by the clock alone tells nobody.
+/// Whoever drives the gate wakes those that wait by that: an orphan that ends by the clock alone
+/// tells nobody.
 #[test]
 fn the_last_request_that_runs_may_open_the_barrier_though_an_orphan_is_left() {
     let mut gate = Gate::default();
@@ -109,7 +126,10 @@ fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is
         (gate, orphan)
     };
     let (mut gate, _) = orphaned();
-    assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 0, orphans: 1 }]);
+    assert_eq!(
+        gate.state().at_worker,
+        [TenureAtWorker { tenure: revision(10), running: 0, orphans: 1 }]
+    );
     assert!(matches!(gate.enter(&token, known, Moment(29)), Err(EnterError::Wait)));
     assert_eq!(gate.unseen_until(), Some(Moment(30)));
     assert!(gate.enter(&token, known, Moment(30)).is_ok());
@@ -121,7 +141,9 @@ fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is
 
     let (mut gate, _) = orphaned();
     assert_eq!(gate.clear_orphans(), 1);
-    assert!(matches!(gate.may_enter(&token, known, Moment(0)), Ok(tenure) if tenure == revision(20)));
+    assert!(
+        matches!(gate.may_enter(&token, known, Moment(0)), Ok(tenure) if tenure == revision(20))
+    );
     assert_eq!(gate.state().at_worker, []);
 }
 
@@ -146,10 +168,15 @@ fn an_orphan_that_is_heard_of_counts_for_longer_and_never_for_less_long() {
     assert!(gate.may_enter(&token, known, Moment(50)).is_ok());
     gate.end_orphan(heard);
     gate.postpone(heard, Moment(90));
-    assert_eq!((gate.unseen_until(), gate.counts(heard)), (None, false), "it was forgotten for good");
+    assert_eq!(
+        (gate.unseen_until(), gate.counts(heard)),
+        (None, false),
+        "it was forgotten for good"
+    );
 }
 
-/// A process that had been stopped let in the next tenure although the worker's words lay unread in its socket.
+/// A process that had been stopped let in the next tenure although the worker's words lay unread in
+/// its socket.
 #[test]
 fn an_orphan_that_somebody_listens_for_is_not_ended_by_the_clock() {
     let mut gate = Gate::default();
@@ -203,7 +230,9 @@ fn who_passes_what_a_crash_left_behind_leaves_it_standing_for_all_others() {
     gate.recorded(revision(20));
     let token = FenceToken { owner: "b", revision: revision(20) };
     let known = Known::new(Some(&next), News::Fresh);
-    let Ok(first) = gate.enter_dangerously(&token, known, Moment(0)) else { panic!("it is the holder") };
+    let Ok(first) = gate.enter_dangerously(&token, known, Moment(0)) else {
+        panic!("it is the holder")
+    };
     assert!(matches!(gate.enter(&token, known, Moment(29)), Err(EnterError::Wait)));
     assert_eq!((gate.unseen_until(), gate.is_clear(Moment(29))), (Some(Moment(30)), false));
     gate.leave(first);
@@ -228,7 +257,9 @@ fn a_tenure_is_recorded_before_its_first_request_enters() {
 #[test]
 fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
     let (same, next) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-    let restarted = |until| Gate::recording(Some(Predecessor { tenure: Some(revision(10)), until, others: false }));
+    let restarted = |until| {
+        Gate::recording(Some(Predecessor { tenure: Some(revision(10)), until, others: false }))
+    };
     let mut gate = restarted(Some(Moment(30)));
     gate.learn(&same);
     assert_eq!(enter(&mut gate, &same, "a", 10).unwrap_err(), "record");
@@ -246,13 +277,21 @@ fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
     gate.learn(&next);
     assert_eq!(enter(&mut gate, &next, "b", 20).unwrap_err(), "record");
     let mut gate = restarted(None);
-    assert_eq!(enter(&mut gate, &held(Layout::Key, "z", 9, 9), "z", 9).unwrap_err(), "replayed-tenure");
+    assert_eq!(
+        enter(&mut gate, &held(Layout::Key, "z", 9, 9), "z", 9).unwrap_err(),
+        "replayed-tenure"
+    );
 }
 
 #[test]
 fn history_that_is_shown_farther_back_than_before_locks_nobody_out() {
-    // An earlier process saw the tenure begin at 50; now it is shown to have begun at 40. Its holder presents 60.
-    let mut gate = Gate::recording(Some(Predecessor { tenure: Some(revision(50)), until: None, others: false }));
+    // An earlier process saw the tenure begin at 50; now it is shown to have begun at 40. Its
+    // holder presents 60.
+    let mut gate = Gate::recording(Some(Predecessor {
+        tenure: Some(revision(50)),
+        until: None,
+        others: false,
+    }));
     let now = held(Layout::Key, "a", 40, 60);
     gate.learn(&now);
     assert_eq!(enter(&mut gate, &now, "a", 49).unwrap_err(), "replayed-tenure");
@@ -277,8 +316,11 @@ fn a_tenure_that_is_known_to_have_ended_admits_nobody_though_its_successor_is_no
 
 #[test]
 fn what_a_crash_left_behind_lets_no_tenure_of_a_restored_store_pass_by_its_number() {
-    let mut gate =
-        Gate::recording(Some(Predecessor { tenure: Some(revision(30)), until: Some(Moment(9)), others: false }));
+    let mut gate = Gate::recording(Some(Predecessor {
+        tenure: Some(revision(30)),
+        until: Some(Moment(9)),
+        others: false,
+    }));
     gate.forget_floor();
     let reused = held(Layout::Key, "b", 30, 30);
     gate.learn(&reused);
@@ -309,7 +351,8 @@ fn the_next_that_stops_to_count_is_not_the_last() {
     gate.learn(&now);
     for until in [60, 5] {
         let token = FenceToken { owner: "a", revision: revision(10) };
-        let Ok(admission) = gate.enter(&token, Known::new(Some(&now), News::Fresh), Moment(0)) else {
+        let Ok(admission) = gate.enter(&token, Known::new(Some(&now), News::Fresh), Moment(0))
+        else {
             panic!("it is the holder's");
         };
         gate.lose(admission, Moment(until));

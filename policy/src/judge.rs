@@ -11,7 +11,8 @@ pub enum News {
     Old,
     /// Dated by a quorum read that was sent no longer ago than the route allows.
     Fresh,
-    /// The answer of a quorum read that was sent after the request arrived: what it can't show is not so.
+    /// The answer of a quorum read that was sent after the request arrived: what it can't show is
+    /// not so.
     Confirmed,
     /// The store went back behind what it had already shown. Nothing is admitted on it.
     Regressed,
@@ -83,13 +84,15 @@ rejections! {
     TokenMalformed => "token-malformed", Fix;
     /// It names a lock that this route does not guard.
     LockNotAllowed => "lock-not-allowed", Fix;
-    /// It claims to come from another owner than its sender has proved to be, or its sender has proved to be none.
+    /// It claims to come from another owner than its sender has proved to be, or its sender has
+    /// proved to be none.
     IdentityMismatch => "identity-mismatch", Stop;
     /// Somebody else holds the lock under the presented revision.
     NotOwner => "not-owner", Stop;
     /// The presented tenure has ended, and another owner holds the lock.
     StaleTenure => "stale-tenure", Stop;
-    /// The presented tenure has ended, and the same owner holds the lock again: the delayed request.
+    /// The presented tenure has ended, and the same owner holds the lock again: the delayed
+    /// request.
     ReplayedTenure => "replayed-tenure", RefreshToken;
     /// Nothing of the presented revision names a holder of this lock.
     UnknownRevision => "unknown-revision", RefreshToken;
@@ -120,7 +123,8 @@ impl fmt::Display for Rejection {
 pub enum Action {
     /// Correct the request.
     Fix,
-    /// Read its own lock record again and send the revision found there, if it still holds the lock.
+    /// Read its own lock record again and send the revision found there, if it still holds the
+    /// lock.
     RefreshToken,
     /// Stop working: somebody else holds the lock.
     Stop,
@@ -145,8 +149,8 @@ impl Action {
 
 /// Judges a token by what is known of its lock.
 ///
-/// - `final-refusal`: a refusal from old news is right under any later news. Whatever may be our own lag ends in
-///   [`Verdict::Confirm`], never in a refusal.
+/// - `final-refusal`: a refusal from old news is right under any later news. Whatever may be our
+///   own lag ends in [`Verdict::Confirm`], never in a refusal.
 /// - `fresh-admission`: only [`News::Fresh`] and [`News::Confirmed`] admit.
 /// - With [`News::Confirmed`] the verdict is never [`Verdict::Confirm`].
 pub fn judge<O: AsRef<[u8]>>(token: &FenceToken<O>, known: Known<'_>) -> Verdict {
@@ -161,10 +165,15 @@ pub fn judge<O: AsRef<[u8]>>(token: &FenceToken<O>, known: Known<'_>) -> Verdict
     }
 }
 
-fn judge_held<O: AsRef<[u8]>>(token: &FenceToken<O>, snapshot: &Snapshot, tenure: &Tenure, news: News) -> Verdict {
+fn judge_held<O: AsRef<[u8]>>(
+    token: &FenceToken<O>,
+    snapshot: &Snapshot,
+    tenure: &Tenure,
+    news: News,
+) -> Verdict {
     let claimed = token.owner.as_ref();
-    // Old news can still refuse: a tenure that has ended stays ended. Only fresh news can admit, so the order is
-    // looked at before the age, and whatever may be our own lag ends in doubt.
+    // Old news can still refuse: a tenure that has ended stays ended. Only fresh news can admit, so
+    // the order is looked at before the age, and whatever may be our own lag ends in doubt.
     if token.revision < tenure.first {
         return Verdict::Reject(if tenure.owner.is_presented_as(claimed) {
             Rejection::ReplayedTenure
@@ -180,7 +189,8 @@ fn judge_held<O: AsRef<[u8]>>(token: &FenceToken<O>, snapshot: &Snapshot, tenure
         Layout::Mutex => snapshot.as_of, // Its holder may have been told any revision up to the present.
     };
     if token.revision > last {
-        // Whoever waits may hold the lock by now; whoever neither held nor waited when that revision was written never will.
+        // Whoever waits may hold the lock by now; whoever neither held nor waited when that
+        // revision was written never will.
         return if snapshot.waiters.iter().any(|waiter| waiter.created == token.revision) {
             doubt(news, Rejection::NotYetOwner)
         } else {
@@ -197,9 +207,15 @@ fn judge_held<O: AsRef<[u8]>>(token: &FenceToken<O>, snapshot: &Snapshot, tenure
     let may_own_by_now = match snapshot.layout {
         Layout::Key => false,
         Layout::Election => true, // Proclaim changes the name within a tenure.
-        Layout::Mutex => snapshot.waiters.iter().any(|waiter| waiter.owner.is_presented_as(claimed)),
+        Layout::Mutex => {
+            snapshot.waiters.iter().any(|waiter| waiter.owner.is_presented_as(claimed))
+        }
     };
-    if may_own_by_now { doubt(news, Rejection::NotOwner) } else { Verdict::Reject(Rejection::NotOwner) }
+    if may_own_by_now {
+        doubt(news, Rejection::NotOwner)
+    } else {
+        Verdict::Reject(Rejection::NotOwner)
+    }
 }
 
 /// Asks the store; if that is done, or can't help, refuses.
@@ -221,12 +237,24 @@ mod tests {
     }
 
     fn snapshot(layout: Layout, as_of: u64, holding: Holding, waiters: &[(&str, u64)]) -> Snapshot {
-        let waiter = |(name, at): &(&str, u64)| Waiter { owner: Owner::new(name.as_bytes()), created: revision(*at) };
-        Snapshot { layout, as_of: revision(as_of), holding, waiters: waiters.iter().map(waiter).collect() }
+        let waiter = |(name, at): &(&str, u64)| Waiter {
+            owner: Owner::new(name.as_bytes()),
+            created: revision(*at),
+        };
+        Snapshot {
+            layout,
+            as_of: revision(as_of),
+            holding,
+            waiters: waiters.iter().map(waiter).collect(),
+        }
     }
 
     fn held_by(owner: &str, first: u64, last: u64) -> Holding {
-        Holding::Held(Tenure { owner: Owner::new(owner.as_bytes()), first: revision(first), last: revision(last) })
+        Holding::Held(Tenure {
+            owner: Owner::new(owner.as_bytes()),
+            first: revision(first),
+            last: revision(last),
+        })
     }
 
     /// `news` against `(owner, at)`: "admit", "confirm" or the code of the refusal.
@@ -241,7 +269,8 @@ mod tests {
 
     /// Expected from old, fresh and confirmed news.
     fn check(snapshot: &Snapshot, owner: &str, at: u64, expected: [&str; 3]) {
-        let verdicts = [News::Old, News::Fresh, News::Confirmed].map(|news| verdict(Some(snapshot), owner, at, news));
+        let verdicts = [News::Old, News::Fresh, News::Confirmed]
+            .map(|news| verdict(Some(snapshot), owner, at, news));
         assert_eq!(verdicts, expected, "({owner}, {at}) against {snapshot:?}");
     }
 
@@ -294,7 +323,8 @@ mod tests {
 
     #[test]
     fn a_zombie_that_queued_earlier_is_refused_though_its_revision_is_above_its_successors() {
-        // s1 queued at 10, s2 at 14; s1 acquired, was told 20, stalled and lost its lease at 30: now s2 holds.
+        // s1 queued at 10, s2 at 14; s1 acquired, was told 20, stalled and lost its lease at 30:
+        // now s2 holds.
         let lock = snapshot(Layout::Mutex, 30, held_by("l/s2", 14, 14), &[]);
         check(&lock, "l/s1", 20, ["not-owner"; 3]);
         check(&lock, "l/s2", 25, ["confirm", "admit", "admit"]);
@@ -330,7 +360,8 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_name_of_its_own() {
-        let codes: std::collections::BTreeSet<_> = Rejection::ALL.iter().map(|rejection| rejection.code()).collect();
+        let codes: std::collections::BTreeSet<_> =
+            Rejection::ALL.iter().map(|rejection| rejection.code()).collect();
         assert_eq!(codes.len(), Rejection::ALL.len());
     }
 }

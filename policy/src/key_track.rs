@@ -1,10 +1,11 @@
 //! A `key` lock over time: how writes to one key become tenures, `no-bridge`.
 //!
-//! A tenure of this layout runs from the write that made its owner the owner to the newest write of the same owner. So
-//! two writes of one owner belong together only if every write between them was that owner's too: shard-1 at 2, shard-2 at 3
-//! and shard-1 at 4, seen in one go, must not become (shard-1, 2..4). Events of a gapless watch say so one by
-//! one; a read says so by its `version`, which counts the writes since the key was created, or by a [`Walk`] back
-//! through the key's history.
+//! A tenure of this layout runs from the write that made its owner the owner to the newest write of
+//! the same owner. So two writes of one owner belong together only if every write between them was
+//! that owner's too: shard-1 at 2, shard-2 at 3 and shard-1 at 4, seen in one go, must not become
+//! (shard-1, 2..4). Events of a gapless watch say so one by one; a read says so by its `version`,
+//! which counts the writes since the key was created, or by a [`Walk`] back through the key's
+//! history.
 
 use std::sync::Arc;
 
@@ -37,7 +38,9 @@ pub struct Write {
 impl Write {
     /// Whether this is the very next write to the key after `earlier`.
     fn follows(&self, earlier: &Write) -> bool {
-        self.created == earlier.created && self.version == earlier.version + 1 && self.revision > earlier.revision
+        self.created == earlier.created
+            && self.version == earlier.version + 1
+            && self.revision > earlier.revision
     }
 }
 
@@ -91,12 +94,13 @@ impl KeyTrack {
         KeyTrack { as_of: self.as_of.max(revision), ..self }
     }
 
-    /// Whether a later write shows that the tenure held here has ended, though not yet who holds the lock since when: that may take
-    /// a look at the writes in between.
+    /// Whether a later write shows that the tenure held here has ended, though not yet who holds
+    /// the lock since when: that may take a look at the writes in between.
     pub fn is_ended_by(&self, write: &Write) -> bool {
         let newest = self.newest.as_ref().filter(|_| self.first.is_some());
         newest.is_some_and(|newest| {
-            write.revision > self.as_of && (write.created != newest.created || write.content != newest.content)
+            write.revision > self.as_of
+                && (write.created != newest.created || write.content != newest.content)
         })
     }
 
@@ -105,18 +109,22 @@ impl KeyTrack {
         self.first.is_some() && at > self.as_of
     }
 
-    /// Whether a read shows the key at that revision otherwise than this has it, if this is what the key was as of its own revision, and is
-    /// again as of any later one that matters: at others it may have come and gone.
+    /// Whether a read shows the key at that revision otherwise than this has it, if this is what
+    /// the key was as of its own revision, and is again as of any later one that matters: at others
+    /// it may have come and gone.
     pub fn is_contradicted_by(&self, at: Revision, shown: Option<&Write>) -> bool {
         match &self.newest {
             Some(newest) if newest.revision <= at => shown != Some(newest),
-            Some(newest) if newest.created <= at => shown.is_none_or(|shown| shown.created != newest.created),
+            Some(newest) if newest.created <= at => {
+                shown.is_none_or(|shown| shown.created != newest.created)
+            }
             Some(_) => false,
             None => at == self.as_of && shown.is_some(),
         }
     }
 
-    /// Applies a watch event. The watch must deliver every event of the key after `as_of`, in order.
+    /// Applies a watch event. The watch must deliver every event of the key after `as_of`, in
+    /// order.
     pub fn event(&self, event: KeyEvent) -> Step {
         match event {
             KeyEvent::Delete(at) if at <= self.as_of => Step::Ignored,
@@ -150,11 +158,17 @@ impl KeyTrack {
         let nothing_known = KeyTrack { as_of, newest: None, first: None };
         match known.unwrap_or(&nothing_known).first_of(&write) {
             Some(first) => Reading::Known(KeyTrack::settled(as_of, write, first)),
-            None => Reading::Walk(Walk { as_of, oldest_shown: write.clone(), newest: write, known: known.cloned() }),
+            None => Reading::Walk(Walk {
+                as_of,
+                oldest_shown: write.clone(),
+                newest: write,
+                known: known.cloned(),
+            }),
         }
     }
 
-    /// The first write of the tenure that `next` belongs to, if it follows from what is known without a gap.
+    /// The first write of the tenure that `next` belongs to, if it follows from what is known
+    /// without a gap.
     fn first_of(&self, next: &Write) -> Option<Revision> {
         let Content::Owner(owner) = &next.content else {
             return Some(next.revision); // Nobody's tenure: where it began is of no interest.
@@ -189,7 +203,8 @@ impl KeyTrack {
 
 /// A walk back through the key's history, from a read to the first write of its tenure.
 ///
-/// It ends at a write of another owner, at the key's creation, at the write we knew before, or where history ends.
+/// It ends at a write of another owner, at the key's creation, at the write we knew before, or
+/// where history ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walk {
     as_of: Revision,
@@ -224,8 +239,8 @@ impl Walk {
         if created { Reading::Known(self.ends_here()) } else { Reading::Walk(self) }
     }
 
-    /// Ends the walk: history is compacted away, or we have seen enough. The tenure begins at the oldest write that was
-    /// shown, so its holder has to present a revision from there on.
+    /// Ends the walk: history is compacted away, or we have seen enough. The tenure begins at the
+    /// oldest write that was shown, so its holder has to present a revision from there on.
     #[must_use]
     pub fn ends_here(self) -> KeyTrack {
         KeyTrack::settled(self.as_of, self.newest, self.oldest_shown.revision)

@@ -30,7 +30,8 @@ impl History {
         for (at, act) in (2..).map(revision).zip(acts) {
             let before = history.states.last().unwrap().clone();
             let put = |content| {
-                let (created, version) = before.as_ref().map_or((at, 1), |w| (w.created, w.version + 1));
+                let (created, version) =
+                    before.as_ref().map_or((at, 1), |w| (w.created, w.version + 1));
                 Some(Write { revision: at, created, version, content })
             };
             let (state, event) = match act {
@@ -64,13 +65,15 @@ impl History {
         let owner = holder(at)?;
         let mut since = at;
         while since > 1 && holder(since - 1).as_ref() == Some(&owner) {
-            // The same owner before and after a deletion in between cannot happen at neighbouring revisions.
+            // The same owner before and after a deletion in between cannot happen at neighbouring
+            // revisions.
             since -= 1;
         }
         Some((owner, since, self.at(at)?.revision.get()))
     }
 
-    /// A read of the key at `at`, and all the reads of history it asks for; those below `compacted` fail.
+    /// A read of the key at `at`, and all the reads of history it asks for; those below `compacted`
+    /// fail.
     fn read(&self, known: Option<&KeyTrack>, at: u64, compacted: u64) -> KeyTrack {
         self.walk(KeyTrack::read(known, revision(at), self.at(at)), compacted)
     }
@@ -79,7 +82,9 @@ impl History {
         loop {
             reading = match reading {
                 Reading::Known(track) => return track,
-                Reading::Walk(walk) if walk.reads_at().get() < compacted => return walk.ends_here(),
+                Reading::Walk(walk) if walk.reads_at().get() < compacted => {
+                    return walk.ends_here();
+                }
                 Reading::Walk(walk) => {
                     let reads_at = walk.reads_at().get();
                     walk.shown(self.at(reads_at))
@@ -94,9 +99,12 @@ fn seen(track: &KeyTrack) -> Option<(Owner, u64, u64)> {
 }
 
 fn histories(length: usize) -> Vec<Vec<Act>> {
-    let acts = [Act::Put(b'a'), Act::Put(b'b'), Act::Free, Act::Garbage, Act::Delete, Act::Elsewhere];
+    let acts =
+        [Act::Put(b'a'), Act::Put(b'b'), Act::Free, Act::Garbage, Act::Delete, Act::Elsewhere];
     (0..length).fold(vec![vec![]], |all, _| {
-        all.iter().flat_map(|history| acts.iter().map(|act| [history.as_slice(), &[*act]].concat())).collect()
+        all.iter()
+            .flat_map(|history| acts.iter().map(|act| [history.as_slice(), &[*act]].concat()))
+            .collect()
     })
 }
 
@@ -132,9 +140,17 @@ fn every_short_history_is_known_exactly_however_its_news_arrive() {
                         Step::Gap => panic!("a gapless watch left a gap: {acts:?}"),
                     }
                 }
-                assert_eq!(seen(&track), history.tenure(watched), "{acts:?} cold {cold} watched {watched}");
+                assert_eq!(
+                    seen(&track),
+                    history.tenure(watched),
+                    "{acts:?} cold {cold} watched {watched}"
+                );
                 let track = history.read(Some(&track), history.end(), 1);
-                assert_eq!(seen(&track), history.tenure(history.end()), "{acts:?} cold {cold} watched {watched} read");
+                assert_eq!(
+                    seen(&track),
+                    history.tenure(history.end()),
+                    "{acts:?} cold {cold} watched {watched} read"
+                );
             }
         }
     }
@@ -148,7 +164,9 @@ fn a_watch_that_lost_events_is_noticed_or_harmless() {
             for lost in 0..(1u32 << acts.len()) {
                 let mut track = history.read(None, cold, 1);
                 for (at, event) in (1u64..).zip(&history.events) {
-                    let Some(event) = event.clone().filter(|_| at == 1 || lost & (1 << (at - 2)) == 0) else {
+                    let Some(event) =
+                        event.clone().filter(|_| at == 1 || lost & (1 << (at - 2)) == 0)
+                    else {
                         continue;
                     };
                     match track.event(event) {
@@ -160,7 +178,10 @@ fn a_watch_that_lost_events_is_noticed_or_harmless() {
                     if let Some((owner, first, _)) = seen(&track) {
                         let (true_owner, true_first, _) =
                             history.tenure(track.as_of().get()).expect("somebody holds it");
-                        assert!(owner == true_owner && first >= true_first, "{acts:?} lost {lost:b}");
+                        assert!(
+                            owner == true_owner && first >= true_first,
+                            "{acts:?} lost {lost:b}"
+                        );
                     }
                 }
             }
@@ -176,7 +197,9 @@ fn a_compacted_history_narrows_a_tenure_and_never_widens_it() {
             for compacted in 1..=history.end() {
                 let known = history.read(None, known_at, 1);
                 let track = history.read(Some(&known), history.end(), compacted);
-                let (Some((owner, first, last)), Some(truth)) = (seen(&track), history.tenure(history.end())) else {
+                let (Some((owner, first, last)), Some(truth)) =
+                    (seen(&track), history.tenure(history.end()))
+                else {
                     assert_eq!(seen(&track), history.tenure(history.end()));
                     continue;
                 };
@@ -191,11 +214,13 @@ fn a_compacted_history_narrows_a_tenure_and_never_widens_it() {
 fn a_refusal_of_a_key_lock_stays_a_refusal_under_every_later_snapshot_and_admission_means_tenure() {
     for acts in histories(5) {
         let history = History::of(&acts);
-        let snapshots: Vec<Snapshot> = (1..=history.end()).map(|at| history.read(None, at, 1).snapshot()).collect();
+        let snapshots: Vec<Snapshot> =
+            (1..=history.end()).map(|at| history.read(None, at, 1).snapshot()).collect();
         for owner in [b'a', b'b'] {
             for at in 1..=history.end() {
-                // A number that no write of the key has names no tenure. Nobody was ever given it; should its claimed owner write
-                // again later, it comes to lie within that owner's own tenure, so admitting it then is right too.
+                // A number that no write of the key has names no tenure. Nobody was ever given it;
+                // should its claimed owner write again later, it comes to lie within that owner's
+                // own tenure, so admitting it then is right too.
                 if history.at(at).is_none_or(|write| write.revision != revision(at)) {
                     continue;
                 }
@@ -222,9 +247,17 @@ fn a_write_that_shows_the_end_of_a_tenure_is_never_part_of_it() {
         for known_at in 1..=history.end() {
             let known = history.read(None, known_at, 1);
             for later in known_at..=history.end() {
-                let (Some(write), Some((owner, first, _))) = (history.at(later), seen(&known)) else { continue };
-                let still_held = history.tenure(later).is_some_and(|(now, since, _)| now == owner && since == first);
-                assert!(!(known.is_ended_by(&write) && still_held), "{acts:?} known {known_at} later {later}");
+                let (Some(write), Some((owner, first, _))) = (history.at(later), seen(&known))
+                else {
+                    continue;
+                };
+                let still_held = history
+                    .tenure(later)
+                    .is_some_and(|(now, since, _)| now == owner && since == first);
+                assert!(
+                    !(known.is_ended_by(&write) && still_held),
+                    "{acts:?} known {known_at} later {later}"
+                );
             }
         }
     }
@@ -271,6 +304,9 @@ fn a_write_that_says_something_else_is_another_though_all_its_numbers_are_the_sa
     assert!(track.is_contradicted_by(revision(5), Some(&written(b'c'))));
     assert!(!track.is_contradicted_by(revision(5), Some(&written(b'b'))));
     let read = |owner: u8| KeyTrack::read(Some(&track), revision(9), Some(written(owner)));
-    assert!(matches!(read(b'c'), Reading::Walk(_)), "who wrote before it is another's history, too");
+    assert!(
+        matches!(read(b'c'), Reading::Walk(_)),
+        "who wrote before it is another's history, too"
+    );
     assert_eq!(read(b'b'), Reading::Known(track.clone().reaching(revision(9))));
 }

@@ -10,7 +10,8 @@ use crate::token::percent_encoded;
 
 /// Names the lock that guards a request, e.g. `/shards/2/lock`.
 ///
-/// Up to 23 bytes are kept in place: whoever looks for one among 100,000 others need not fetch its text from elsewhere in memory.
+/// Up to 23 bytes are kept in place: whoever looks for one among 100,000 others need not fetch its
+/// text from elsewhere in memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockKey(SmolStr);
 
@@ -35,12 +36,14 @@ impl LockKey {
         &self.0
     }
 
-    /// Whether a request that presents this means this lock: the name as it is, or with what is not visible ASCII
-    /// percent-encoded ([`percent_encoded`]).
+    /// Whether a request that presents this means this lock: the name as it is, or with what is not
+    /// visible ASCII percent-encoded ([`percent_encoded`]).
     ///
-    /// Other than owners, the lock `a%20b` is not presented as `a b`: that is another lock's own name.
+    /// Other than owners, the lock `a%20b` is not presented as `a b`: that is another lock's own
+    /// name.
     pub fn is_presented_as(&self, presented: &str) -> bool {
-        self.as_str() == presented || percent_encoded(self.as_str().as_bytes()).eq(presented.bytes())
+        self.as_str() == presented
+            || percent_encoded(self.as_str().as_bytes()).eq(presented.bytes())
     }
 }
 
@@ -87,7 +90,8 @@ pub enum Layout {
     Key,
     /// etcd's Election: the oldest key below `key + "/"` leads, its value names the owner.
     Election,
-    /// etcd's Mutex: the oldest key below `key + "/"` holds the lock, and its own full name is the owner.
+    /// etcd's Mutex: the oldest key below `key + "/"` holds the lock, and its own full name is the
+    /// owner.
     Mutex,
 }
 

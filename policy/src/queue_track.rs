@@ -1,8 +1,9 @@
 //! An `election` or `mutex` lock over time: whoever queued first holds it.
 //!
-//! Contenders are keys below `lock + "/"`, each on its holder's lease. The one with the lowest create revision holds the
-//! lock, the others wait (etcd `client/v3/concurrency`, 3.4 to 3.6). Of two keys that one transaction has created neither waits for the
-//! other, since each waits for those of lower revisions only: as long as both are first, nobody is the holder.
+//! Contenders are keys below `lock + "/"`, each on its holder's lease. The one with the lowest
+//! create revision holds the lock, the others wait (etcd `client/v3/concurrency`, 3.4 to 3.6). Of
+//! two keys that one transaction has created neither waits for the other, since each waits for
+//! those of lower revisions only: as long as both are first, nobody is the holder.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ pub struct Contender {
     pub key: Arc<[u8]>,
     /// The revision at which it queued (etcd: `create_revision`).
     pub created: Revision,
-    /// The revision of its newest write (etcd: `mod_revision`); later than `created` after a `Proclaim`.
+    /// The revision of its newest write (etcd: `mod_revision`); later than `created` after a
+    /// `Proclaim`.
     pub revision: Revision,
     /// Its value: in an election the owner's name.
     pub value: Arc<[u8]>,
@@ -55,8 +57,15 @@ pub struct QueueTrack {
 
 impl QueueTrack {
     /// What a read of the whole queue shows, exact as of `as_of`.
-    pub fn read(layout: Layout, as_of: Revision, contenders: impl IntoIterator<Item = Contender>) -> QueueTrack {
-        let contenders = contenders.into_iter().map(|contender| (Arc::clone(&contender.key), contender)).collect();
+    pub fn read(
+        layout: Layout,
+        as_of: Revision,
+        contenders: impl IntoIterator<Item = Contender>,
+    ) -> QueueTrack {
+        let contenders = contenders
+            .into_iter()
+            .map(|contender| (Arc::clone(&contender.key), contender))
+            .collect();
         QueueTrack { layout, as_of, contenders }
     }
 
@@ -82,38 +91,50 @@ impl QueueTrack {
         QueueTrack { as_of: self.as_of.max(revision), ..self }
     }
 
-    /// Whether a read shows the queue at that revision otherwise than this has it, if this is what the queue was as of its own revision, and
-    /// is again as of any later one that matters: at others keys may have come and gone.
-    pub fn is_contradicted_by(&self, at: Revision, shown: impl IntoIterator<Item = Contender>) -> bool {
+    /// Whether a read shows the queue at that revision otherwise than this has it, if this is what
+    /// the queue was as of its own revision, and is again as of any later one that matters: at
+    /// others keys may have come and gone.
+    pub fn is_contradicted_by(
+        &self,
+        at: Revision,
+        shown: impl IntoIterator<Item = Contender>,
+    ) -> bool {
         let shown = QueueTrack::read(self.layout, at, shown).contenders;
         let is_shown = |known: &Contender| {
-            shown
-                .get(&known.key)
-                .is_some_and(|shown| shown == known || (shown.created == known.created && known.revision > at))
+            shown.get(&known.key).is_some_and(|shown| {
+                shown == known || (shown.created == known.created && known.revision > at)
+            })
         };
-        let lacks = |shown: &Contender| at == self.as_of && !self.contenders.contains_key(&shown.key);
-        self.contenders.values().any(|known| known.created <= at && !is_shown(known)) || shown.values().any(lacks)
+        let lacks =
+            |shown: &Contender| at == self.as_of && !self.contenders.contains_key(&shown.key);
+        self.contenders.values().any(|known| known.created <= at && !is_shown(known))
+            || shown.values().any(lacks)
     }
 
-    /// Whether a later event shows that the key of whoever holds the lock here is gone, though not yet who holds it since: others may have come
-    /// or gone in between.
+    /// Whether a later event shows that the key of whoever holds the lock here is gone, though not
+    /// yet who holds it since: others may have come or gone in between.
     pub fn is_ended_by(&self, event: &QueueEvent) -> bool {
         let first = self.contenders.values().min_by_key(|contender| contender.created);
         let holder = first.filter(|_| event.revision() > self.as_of && self.tie().is_none());
         holder.is_some_and(|holder| match event {
-            QueueEvent::Put(contender) => contender.key == holder.key && contender.created != holder.created,
+            QueueEvent::Put(contender) => {
+                contender.key == holder.key && contender.created != holder.created
+            }
             QueueEvent::Delete { key, .. } => *key == holder.key,
         })
     }
 
     /// Applies events of a watch; `None` if all of them are older than what is known.
     ///
-    /// The watch must deliver every event after `as_of`, in order, and the events of one transaction together: between
-    /// two of them the lock was never anybody's.
+    /// The watch must deliver every event after `as_of`, in order, and the events of one
+    /// transaction together: between two of them the lock was never anybody's.
     ///
     /// # Errors
     /// [`MissedEvent`] if an event can only follow one that was not seen: read the queue.
-    pub fn events(&self, events: impl IntoIterator<Item = QueueEvent>) -> Result<Option<QueueTrack>, MissedEvent> {
+    pub fn events(
+        &self,
+        events: impl IntoIterator<Item = QueueEvent>,
+    ) -> Result<Option<QueueTrack>, MissedEvent> {
         let mut next = self.clone();
         for event in events.into_iter().filter(|event| event.revision() > self.as_of) {
             next.as_of = next.as_of.max(event.revision());
@@ -143,7 +164,9 @@ impl QueueTrack {
             .map(|contender| Waiter { owner: self.owner(contender), created: contender.created })
             .peekable();
         let holding = match waiters.next_if(|_| !is_tied) {
-            Some(Waiter { owner, created }) => Holding::Held(Tenure { owner, first: created, last: created }),
+            Some(Waiter { owner, created }) => {
+                Holding::Held(Tenure { owner, first: created, last: created })
+            }
             None if is_tied => Holding::Unreadable,
             None => Holding::Free,
         };

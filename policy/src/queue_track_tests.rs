@@ -38,7 +38,8 @@ fn the_oldest_key_holds_the_lock_and_the_others_wait() {
 
 #[test]
 fn a_lock_is_free_when_nobody_has_queued() {
-    let queues = [vec![], vec![put("l/1", 7, 7, "")], vec![put("l/1", 7, 7, "a"), put("l/2", 7, 7, "b")]];
+    let queues =
+        [vec![], vec![put("l/1", 7, 7, "")], vec![put("l/1", 7, 7, "a"), put("l/2", 7, 7, "b")]];
     for queue in queues {
         for layout in [Layout::Election, Layout::Mutex] {
             let track = QueueTrack::read(layout, revision(9), queue.clone());
@@ -87,7 +88,9 @@ fn old_events_are_ignored_and_missing_ones_noticed() {
 
 #[test]
 fn a_queue_that_did_not_change_is_known_as_a_later_read_would_have_shown_it() {
-    let as_of = |at| QueueTrack::read(Layout::Mutex, revision(at), [put("l/1", 7, 7, ""), put("l/2", 8, 8, "")]);
+    let as_of = |at| {
+        QueueTrack::read(Layout::Mutex, revision(at), [put("l/1", 7, 7, ""), put("l/2", 8, 8, "")])
+    };
     assert_eq!(as_of(9).reaching(revision(12)), as_of(12));
     assert_eq!(as_of(9).reaching(revision(8)), as_of(9), "it is known no less far");
 }
@@ -101,15 +104,18 @@ enum Act {
 
 const KEYS: [&str; 2] = ["l/1", "l/2"];
 
-/// Every state that a history passes through, beginning with the empty queue as of revision 1, and the event to each.
+/// Every state that a history passes through, beginning with the empty queue as of revision 1, and
+/// the event to each.
 fn play(history: &[Act]) -> Vec<(QueueTrack, QueueEvent)> {
     let mut contenders: Vec<Contender> = vec![];
     let mut states = vec![];
     for (at, act) in (2..).zip(history) {
         let event = match *act {
             Act::Put(key) => {
-                let created =
-                    contenders.iter().find(|c| *c.key == *KEYS[key].as_bytes()).map_or(at, |c| c.created.get());
+                let created = contenders
+                    .iter()
+                    .find(|c| *c.key == *KEYS[key].as_bytes())
+                    .map_or(at, |c| c.created.get());
                 contenders.retain(|c| *c.key != *KEYS[key].as_bytes());
                 contenders.push(put(KEYS[key], created, at, &format!("v{at}")));
                 QueueEvent::Put(contenders.last().unwrap().clone())
@@ -127,7 +133,9 @@ fn play(history: &[Act]) -> Vec<(QueueTrack, QueueEvent)> {
 fn histories(length: usize) -> Vec<Vec<Act>> {
     let acts = [Act::Put(0), Act::Put(1), Act::Delete(0), Act::Delete(1)];
     (0..length).fold(vec![vec![]], |all, _| {
-        all.iter().flat_map(|history| acts.iter().map(|act| [history.as_slice(), &[*act]].concat())).collect()
+        all.iter()
+            .flat_map(|history| acts.iter().map(|act| [history.as_slice(), &[*act]].concat()))
+            .collect()
     })
 }
 
@@ -135,7 +143,8 @@ fn histories(length: usize) -> Vec<Vec<Act>> {
 fn reads_and_events_in_any_mixture_end_in_what_the_store_holds() {
     for history in histories(5) {
         let states = play(&history);
-        // A read at each possible point, then the watch from there on: late, repeated events included.
+        // A read at each possible point, then the watch from there on: late, repeated events
+        // included.
         for (from, (read, _)) in states.iter().enumerate() {
             let mut track = read.clone();
             for (truth, event) in &states {
@@ -154,15 +163,25 @@ fn reads_and_events_in_any_mixture_end_in_what_the_store_holds() {
 fn a_refusal_of_a_queue_lock_stays_a_refusal_under_every_later_snapshot() {
     for history in histories(5) {
         let states = play(&history);
-        for owner in states.iter().filter_map(|(state, _)| state.snapshot().tenure().map(|t| t.owner.clone())) {
+        for owner in states
+            .iter()
+            .filter_map(|(state, _)| state.snapshot().tenure().map(|t| t.owner.clone()))
+        {
             for at in 1..=6 {
                 let token = FenceToken { owner: owner.as_bytes(), revision: revision(at) };
                 let verdicts: Vec<Verdict> = states
                     .iter()
-                    .map(|(state, _)| judge(&token, Known::new(Some(&state.snapshot()), News::Fresh)))
+                    .map(|(state, _)| {
+                        judge(&token, Known::new(Some(&state.snapshot()), News::Fresh))
+                    })
                     .collect();
-                if let Some(refused) = verdicts.iter().position(|verdict| matches!(verdict, Verdict::Reject(_))) {
-                    assert!(!verdicts[refused..].contains(&Verdict::Admit), "{history:?} {token:?} {verdicts:?}");
+                if let Some(refused) =
+                    verdicts.iter().position(|verdict| matches!(verdict, Verdict::Reject(_)))
+                {
+                    assert!(
+                        !verdicts[refused..].contains(&Verdict::Admit),
+                        "{history:?} {token:?} {verdicts:?}"
+                    );
                 }
             }
         }

@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 
-/// An ordered map that keeps one entry in its own place, and allocates for more only. There may be a million gates, most of them with
-/// one tenure at the worker at most, and a `BTreeMap` that once had an entry keeps 640 bytes for the next.
+/// An ordered map that keeps one entry in its own place, and allocates for more only. There may be
+/// a million gates, most of them with one tenure at the worker at most, and a `BTreeMap` that once
+/// had an entry keeps 640 bytes for the next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SmallMap<K, V>(SmallVec<[(K, V); 1]>);
 

@@ -32,7 +32,8 @@ pub enum Holding {
     Free,
     /// This tenure.
     Held(Tenure),
-    /// There is a record, but it can't be parsed, or names several at once; nobody is admitted on it.
+    /// There is a record, but it can't be parsed, or names several at once; nobody is admitted on
+    /// it.
     Unreadable,
 }
 
@@ -45,22 +46,24 @@ pub struct Snapshot {
     pub as_of: Revision,
     /// Who held the lock then.
     pub holding: Holding,
-    /// Who queued behind, the oldest first; whoever is named at once with others is one of them. Always empty for [`Layout::Key`].
+    /// Who queued behind, the oldest first; whoever is named at once with others is one of them.
+    /// Always empty for [`Layout::Key`].
     pub waiters: Arc<[Waiter]>,
 }
 
 impl Snapshot {
     /// The later of two snapshots of one lock: `no-step-back`.
     ///
-    /// What is known of a lock only rises, so news may arrive in any order and any number of times. At one revision the
-    /// store has one state; what can still differ is how far back a tenure could be shown, and then the narrower tenure
-    /// stands, so that what was refused stays refused.
+    /// What is known of a lock only rises, so news may arrive in any order and any number of times.
+    /// At one revision the store has one state; what can still differ is how far back a tenure
+    /// could be shown, and then the narrower tenure stands, so that what was refused stays refused.
     #[must_use]
     pub fn later(self, other: Snapshot) -> Snapshot {
         if self.rank(&other) == Ordering::Less { other } else { self }
     }
 
-    /// Orders by revision first; the rest makes the order total, so that [`Snapshot::later`] depends on no order of arrival.
+    /// Orders by revision first; the rest makes the order total, so that [`Snapshot::later`]
+    /// depends on no order of arrival.
     fn rank(&self, other: &Snapshot) -> Ordering {
         let first = |snapshot: &Snapshot| match &snapshot.holding {
             Holding::Held(tenure) => tenure.first.get(),
@@ -114,13 +117,16 @@ mod tests {
             Holding::Held(Tenure { owner, first: revision(first), last: revision(first + more) })
         });
         let holding = prop_oneof![Just(Holding::Free), Just(Holding::Unreadable), held];
-        let waiter = (owner, 1..9u64).prop_map(|(owner, at)| Waiter { owner, created: revision(at) });
-        (1..6u64, holding, prop::collection::vec(waiter, 0..3)).prop_map(|(as_of, holding, waiters)| Snapshot {
-            layout: Layout::Election,
-            as_of: revision(as_of),
-            holding,
-            waiters: waiters.into(),
-        })
+        let waiter =
+            (owner, 1..9u64).prop_map(|(owner, at)| Waiter { owner, created: revision(at) });
+        (1..6u64, holding, prop::collection::vec(waiter, 0..3)).prop_map(
+            |(as_of, holding, waiters)| Snapshot {
+                layout: Layout::Election,
+                as_of: revision(as_of),
+                holding,
+                waiters: waiters.into(),
+            },
+        )
     }
 
     proptest! {

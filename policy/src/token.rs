@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 /// The store's number for a write; a later write's is larger, across all keys of the store.
 ///
-/// From 1 to 9223372036854775807: etcd counts in signed 64-bit integers and its first revision is 1.
+/// From 1 to 9223372036854775807: etcd counts in signed 64-bit integers and its first revision is
+/// 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(NonZeroU64);
 
@@ -64,15 +65,18 @@ impl fmt::Debug for Revision {
 
 /// A text that is not the one spelling of a revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a revision: a decimal number from 1 to 9223372036854775807 without sign, leading zero or spaces")]
+#[error(
+    "not a revision: a decimal number from 1 to 9223372036854775807 without sign, leading zero or spaces"
+)]
 pub struct InvalidRevision;
 
 /// Who holds a lock, as the bytes of the lock record have it.
 ///
-/// Two owners are the same only if their bytes are: a tenure never runs from one to the other. What a request presents
-/// is text, so it is compared percent-encoded ([`Owner::is_presented_as`]).
+/// Two owners are the same only if their bytes are: a tenure never runs from one to the other. What
+/// a request presents is text, so it is compared percent-encoded ([`Owner::is_presented_as`]).
 ///
-/// Up to 22 bytes are kept in place: whoever judges by one of 100,000 locks need not fetch them from elsewhere in memory.
+/// Up to 22 bytes are kept in place: whoever judges by one of 100,000 locks need not fetch them
+/// from elsewhere in memory.
 #[derive(Clone)]
 pub struct Owner(Name);
 
@@ -82,7 +86,8 @@ enum Name {
     Long(Arc<[u8]>),
 }
 
-/// With it an owner takes no more room than a pointer, a length and what tells them from a short name.
+/// With it an owner takes no more room than a pointer, a length and what tells them from a short
+/// name.
 const SHORT_MAX: usize = 22;
 
 impl Owner {
@@ -109,10 +114,11 @@ impl Owner {
 
     /// Whether a request that presents these bytes means this owner.
     ///
-    /// Bytes that are not visible ASCII (0x21 to 0x7e) are compared percent-encoded, in upper-case hex, on both sides: the
-    /// owner `a b` may be presented as `a b` or as `a%20b`.
+    /// Bytes that are not visible ASCII (0x21 to 0x7e) are compared percent-encoded, in upper-case
+    /// hex, on both sides: the owner `a b` may be presented as `a b` or as `a%20b`.
     pub fn is_presented_as(&self, presented: &[u8]) -> bool {
-        self.as_bytes() == presented || percent_encoded(self.as_bytes()).eq(percent_encoded(presented))
+        self.as_bytes() == presented
+            || percent_encoded(self.as_bytes()).eq(percent_encoded(presented))
     }
 }
 
@@ -158,7 +164,8 @@ impl Hash for Owner {
 impl fmt::Display for Owner {
     /// The spelling that can be presented: visible ASCII, everything else percent-encoded.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        percent_encoded(self.as_bytes()).try_for_each(|byte| fmt::Write::write_char(f, char::from(byte)))
+        percent_encoded(self.as_bytes())
+            .try_for_each(|byte| fmt::Write::write_char(f, char::from(byte)))
     }
 }
 
@@ -170,7 +177,8 @@ impl fmt::Debug for Owner {
 
 /// What a request presents: who it says it is, and under which revision of the lock.
 ///
-/// `O` is whatever the owner's bytes arrived in, so that taking a token off a request copies nothing.
+/// `O` is whatever the owner's bytes arrived in, so that taking a token off a request copies
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FenceToken<O = Vec<u8>> {
     /// The claimed owner, as presented.
@@ -220,13 +228,17 @@ mod tests {
         let alphabet = [b'0', b'1', b'9', b'+', b'-', b' ', b'a'];
         let mut texts: Vec<Vec<u8>> = vec![vec![]];
         for _ in 0..3 {
-            let longer: Vec<Vec<u8>> =
-                texts.iter().flat_map(|t| alphabet.iter().map(|b| [t.as_slice(), &[*b]].concat())).collect();
+            let longer: Vec<Vec<u8>> = texts
+                .iter()
+                .flat_map(|t| alphabet.iter().map(|b| [t.as_slice(), &[*b]].concat()))
+                .collect();
             texts.extend(longer);
         }
         for text in texts {
             let text = String::from_utf8(text).unwrap();
-            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+            let digits = !text.is_empty()
+                && text.bytes().all(|b| b.is_ascii_digit())
+                && !text.starts_with('0');
             check(&text, digits.then(|| text.parse().unwrap()));
         }
     }
@@ -255,7 +267,8 @@ mod tests {
             assert_eq!(owner, other);
             let copy = owner.clone();
             let place = std::ptr::from_ref(&copy).addr();
-            let in_place = (place..place + size_of::<Owner>()).contains(&copy.as_bytes().as_ptr().addr());
+            let in_place =
+                (place..place + size_of::<Owner>()).contains(&copy.as_bytes().as_ptr().addr());
             let is_one = copy.as_bytes().as_ptr() == owner.as_bytes().as_ptr();
             assert_eq!((in_place, is_one), (length <= 22, length > 22), "{length}");
         }

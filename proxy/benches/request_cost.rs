@@ -20,7 +20,9 @@ async fn main() -> anyhow::Result<ExitCode> {
         [binary] => (PathBuf::from(binary), false),
         [binary, "--update"] => (PathBuf::from(binary), true),
         _ => {
-            eprintln!("usage: request_cost BINARY [--update]: bin/instructions requests builds the binary");
+            eprintln!(
+                "usage: request_cost BINARY [--update]: bin/instructions requests builds the binary"
+            );
             return Ok(ExitCode::from(64));
         }
     };
@@ -35,5 +37,9 @@ async fn main() -> anyhow::Result<ExitCode> {
     if updates {
         std::fs::write(&file, counts.file("request", "bin/instructions requests", &compiler()?))?;
     }
-    held_against(&Counts::parse(&std::fs::read_to_string(file)?)?, &counts, "bin/instructions requests")
+    held_against(
+        &Counts::parse(&std::fs::read_to_string(file)?)?,
+        &counts,
+        "bin/instructions requests",
+    )
 }

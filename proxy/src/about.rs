@@ -1,5 +1,5 @@
-//! What a request says of itself, and what became of it: for the access log, the counts, and routes that come to judge it later.
-//! It decides nothing.
+//! What a request says of itself, and what became of it: for the access log, the counts, and routes
+//! that come to judge it later. It decides nothing.
 
 use std::cell::{Cell, OnceCell, RefCell};
 
@@ -16,7 +16,8 @@ use crate::refusal::Failure;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The longest `traceparent` that is noted: version 00 of W3C Trace Context has 55 bytes, later ones may have more.
+/// The longest `traceparent` that is noted: version 00 of W3C Trace Context has 55 bytes, later
+/// ones may have more.
 const TRACEPARENT_MAX: usize = 128;
 
 /// What a request says of itself, and what became of it.
@@ -109,8 +110,8 @@ impl About {
         }
     }
 
-    /// Counts its verdict, unless it has been. A request counts once, by the first: it may be judged again, because its route enforces by
-    /// now, or because it could not be sent.
+    /// Counts its verdict, unless it has been. A request counts once, by the first: it may be
+    /// judged again, because its route enforces by now, or because it could not be sent.
     pub fn count(&self, verdict: impl FnOnce()) {
         if !self.counted.replace(true) {
             verdict();
@@ -213,7 +214,11 @@ impl About {
     /// The owner that was presented, as it is shown.
     pub fn owner(&self) -> Option<SmolStr> {
         let part = || self.part.get()?.0.as_ref();
-        self.token.get().map(|token| &token.owner).or_else(part).map(|owner| shown_owner(owner.as_bytes()))
+        self.token
+            .get()
+            .map(|token| &token.owner)
+            .or_else(part)
+            .map(|owner| shown_owner(owner.as_bytes()))
     }
 
     /// The revision that was presented.

@@ -37,7 +37,8 @@ struct Pending {
     cut: Cell<bool>,
 }
 
-/// A request that has no answer yet. If it gets none, because its client leaves before, that is a line too.
+/// A request that has no answer yet. If it gets none, because its client leaves before, that is a
+/// line too.
 pub struct Unanswered(Option<Rc<RequestContext>>);
 
 impl Unanswered {
@@ -55,8 +56,12 @@ impl Drop for Unanswered {
     }
 }
 
-/// Has the answer to a request leave a line in the access log, if there is one and the request is to be in it.
-pub fn logged<B: Body>(answer: http::Response<B>, request: Option<Unanswered>) -> http::Response<Logged<B>> {
+/// Has the answer to a request leave a line in the access log, if there is one and the request is
+/// to be in it.
+pub fn logged<B: Body>(
+    answer: http::Response<B>,
+    request: Option<Unanswered>,
+) -> http::Response<Logged<B>> {
     let context = request.and_then(|mut request| request.0.take());
     let pending = context.filter(is_wanted).map(|context| {
         let (sent, ended, cut) = (Cell::new(0), Cell::new(false), Cell::new(false));
@@ -99,7 +104,10 @@ impl<B: AnswerBody + Unpin> Body for Logged<B> {
     type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if let (Some(pending), Poll::Ready(frame)) = (&self.pending, &polled) {
             pending.note(frame.as_ref());
@@ -123,7 +131,8 @@ impl<B: Body> Drop for Logged<B> {
     }
 }
 
-/// The line of a request whose connection leaves HTTP: it is written once that has ended, or never comes about.
+/// The line of a request whose connection leaves HTTP: it is written once that has ended, or never
+/// comes about.
 struct Tunnelled {
     pending: Box<Pending>,
     /// The connection, and how much had been written to it before.
@@ -142,7 +151,9 @@ impl Drop for Tunnelled {
 impl Pending {
     fn note<E>(&self, frame: Option<&Result<Frame<Bytes>, E>>) {
         match frame {
-            Some(Ok(frame)) => self.sent.set(self.sent.get() + frame.data_ref().map_or(0, Bytes::len) as u64),
+            Some(Ok(frame)) => {
+                self.sent.set(self.sent.get() + frame.data_ref().map_or(0, Bytes::len) as u64)
+            }
             Some(Err(_)) => {}
             None => self.ended.set(true),
         }

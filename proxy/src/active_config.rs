@@ -28,7 +28,8 @@ impl ActiveConfigSwitch {
         ActiveConfigSwitch(watch::Sender::new(generation))
     }
 
-    /// Puts another one in force. Requests under way keep theirs, and hold on to what it is made of.
+    /// Puts another one in force. Requests under way keep theirs, and hold on to what it is made
+    /// of.
     pub fn to(&self, generation: Arc<Generation>) {
         generation.keep_labels();
         if let Some(observations) = &generation.process.observations {
@@ -58,14 +59,20 @@ pub struct ThreadInForce {
 
 impl ThreadInForce {
     /// Follows what is in force, on a worker thread, until that thread ends.
-    pub fn follow(in_force: ActiveConfig, process: u32, thread: ThreadContext) -> Rc<ThreadInForce> {
+    pub fn follow(
+        in_force: ActiveConfig,
+        process: u32,
+        thread: ThreadContext,
+    ) -> Rc<ThreadInForce> {
         let mut changes = in_force.clone();
         changes.0.mark_unchanged();
         let decisions = Rc::new(DecisionIds::new(process, thread.index));
         changes.now().process.pulses.answer_here(&format!("worker-{}", thread.index));
         let first = ThreadShare::new(changes.now(), None, decisions, thread);
-        let following =
-            Rc::new(ThreadInForce { seen: RefCell::new(changes.clone()), share: RefCell::new(Rc::new(first)) });
+        let following = Rc::new(ThreadInForce {
+            seen: RefCell::new(changes.clone()),
+            share: RefCell::new(Rc::new(first)),
+        });
         let to_follow = Rc::clone(&following);
         // A thread without requests must not hold on to what is no longer in force.
         tokio::task::spawn_local(async move {
@@ -90,7 +97,8 @@ impl ThreadInForce {
         let generation = Arc::clone(&self.seen.borrow_mut().0.borrow_and_update());
         let before = Rc::clone(&self.share.borrow());
         let thread = ThreadContext { index: before.thread, background: before.background.clone() };
-        let share = ThreadShare::new(generation, Some(&before), Rc::clone(&before.decisions), thread);
+        let share =
+            ThreadShare::new(generation, Some(&before), Rc::clone(&before.decisions), thread);
         *self.share.borrow_mut() = Rc::new(share);
     }
 }
@@ -120,7 +128,8 @@ pub struct ThreadShare {
 }
 
 impl ThreadShare {
-    /// A thread's share of `fence`. Connections to workers that stay what they were are those of `before`.
+    /// A thread's share of `fence`. Connections to workers that stay what they were are those of
+    /// `before`.
     fn new(
         generation: Arc<Generation>,
         before: Option<&ThreadShare>,
@@ -128,16 +137,18 @@ impl ThreadShare {
         thread: ThreadContext,
     ) -> ThreadShare {
         // Routes to one worker share its connections.
-        let mut pools: Vec<(Reach<'_>, Pool)> = before.into_iter().flat_map(ThreadShare::reached).collect();
-        let routes = generation.config.routes.iter().zip(&generation.upstreams).map(|(route, upstream)| {
-            let reach = Reach::new(&route.upstream, upstream, &generation.config.limits);
-            if let Some((_, pool)) = pools.iter().find(|(other, _)| *other == reach) {
-                return pool.clone();
-            }
-            let pool = Pool::new(upstream.clone(), thread.background.clone());
-            pools.push((reach, pool.clone()));
-            pool
-        });
+        let mut pools: Vec<(Reach<'_>, Pool)> =
+            before.into_iter().flat_map(ThreadShare::reached).collect();
+        let routes =
+            generation.config.routes.iter().zip(&generation.upstreams).map(|(route, upstream)| {
+                let reach = Reach::new(&route.upstream, upstream, &generation.config.limits);
+                if let Some((_, pool)) = pools.iter().find(|(other, _)| *other == reach) {
+                    return pool.clone();
+                }
+                let pool = Pool::new(upstream.clone(), thread.background.clone());
+                pools.push((reach, pool.clone()));
+                pool
+            });
         let routes = routes.collect();
         // A route without a lock may have a worker of one that has.
         let judges_paths = generation.config.routes.iter().any(|route| route.mode.lock().is_some());
@@ -151,7 +162,8 @@ impl ThreadShare {
         });
         let kept_headers = kept.collect();
         drop(pools);
-        let counts = generation.routes.iter().map(|route| Rc::new(route.metrics.requests.clone())).collect();
+        let counts =
+            generation.routes.iter().map(|route| Rc::new(route.metrics.requests.clone())).collect();
         let unrouted_counts = Rc::new(generation.unrouted.requests.clone());
         let sample = Sample::one_in(generation.config.decisions.admissions_one_in);
         ThreadShare {
@@ -171,7 +183,8 @@ impl ThreadShare {
     fn reached(&self) -> impl Iterator<Item = (Reach<'_>, Pool)> {
         let Generation { config, upstreams, .. } = &*self.generation;
         let routes = config.routes.iter().zip(upstreams);
-        let reached = routes.map(|(route, upstream)| Reach::new(&route.upstream, upstream, &config.limits));
+        let reached =
+            routes.map(|(route, upstream)| Reach::new(&route.upstream, upstream, &config.limits));
         reached.zip(self.pools.iter().cloned())
     }
 }
@@ -186,6 +199,9 @@ struct Reach<'c> {
 impl<'c> Reach<'c> {
     fn new(upstream: &'c Upstream, made: &upstream::Upstream, limits: &Limits) -> Reach<'c> {
         let Limits { upstream_connections_max, upstream_idle_timeout, .. } = *limits;
-        Reach { upstream, limits: (upstream_connections_max, upstream_idle_timeout, made.unacknowledged_max) }
+        Reach {
+            upstream,
+            limits: (upstream_connections_max, upstream_idle_timeout, made.unacknowledged_max),
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The admin listener: is it alive, is it ready, what does it count, what does it know of each lock.
+//! The admin listener: is it alive, is it ready, what does it count, what does it know of each
+//! lock.
 //!
 //! Reading is by GET; whatever changes something is by POST.
 
@@ -63,14 +64,20 @@ pub struct Admin {
 
 impl Admin {
     /// Answers a request, with 502 if that panics.
-    pub async fn answer_contained(self, request: Box<Request<ClientBody>>) -> Result<AdminAnswer, Infallible> {
+    pub async fn answer_contained(
+        self,
+        request: Box<Request<ClientBody>>,
+    ) -> Result<AdminAnswer, Infallible> {
         let form = AnswerForm::of(request.method(), request.headers());
         let answered = contained(self.answer(request)).await;
         answered.unwrap_or_else(|Panicked| Ok(Failure::Internal.answer(form).map(AdminBody::whole)))
     }
 
     /// Answers a request.
-    pub async fn answer(self, request: Box<Request<ClientBody>>) -> Result<AdminAnswer, Infallible> {
+    pub async fn answer(
+        self,
+        request: Box<Request<ClientBody>>,
+    ) -> Result<AdminAnswer, Infallible> {
         let client = request.body().connection();
         let over_tcp = matches!(client.address(), ClientAddress::Tcp(_));
         if over_tcp && let Err(refused) = origin::check(&request, client.is_tls()) {
@@ -125,11 +132,16 @@ impl Admin {
         self.accept_regression(name).await
     }
 
-    /// The operator says that the store went back, and is right. That is on its way to the disk as soon as the source has taken it over,
-    /// whoever waits for it. What was accepted before, and could not be written or nobody was told of, is waited for as well.
+    /// The operator says that the store went back, and is right. That is on its way to the disk as
+    /// soon as the source has taken it over, whoever waits for it. What was accepted before, and
+    /// could not be written or nobody was told of, is waited for as well.
     async fn accept_regression(&self, name: &str) -> AdminAnswer {
         let process = &self.generation.process;
-        let had_gone_back = match process.sources.accept_regression(name, process.memory.as_ref()).await {
+        let had_gone_back = match process
+            .sources
+            .accept_regression(name, process.memory.as_ref())
+            .await
+        {
             Some(Ok(had_gone_back)) => had_gone_back,
             Some(Err(error)) => return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
             None => return text(StatusCode::NOT_FOUND, format!("there is no source {name:?}\n")),
@@ -140,7 +152,10 @@ impl Admin {
         };
         let why = match remembered {
             Ok(Ok(remembered)) if had_gone_back || remembered => {
-                return text(StatusCode::OK, format!("the state of source {name:?} is accepted; floors start anew\n"));
+                return text(
+                    StatusCode::OK,
+                    format!("the state of source {name:?} is accepted; floors start anew\n"),
+                );
             }
             Ok(Ok(_)) => {
                 let nothing = format!("source {name:?} has not gone back; nothing is changed\n");
@@ -149,22 +164,31 @@ impl Admin {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("it was not written within {RECORD_TIMEOUT:?}"),
         };
-        let lost = "accepted, but a restart may have to be told again until this is answered with 200";
+        let lost =
+            "accepted, but a restart may have to be told again until this is answered with 200";
         text(StatusCode::SERVICE_UNAVAILABLE, format!("{lost}: {why}\n"))
     }
 
-    /// What keeps that source from being read, if it is down: it may be that which an operator is after.
+    /// What keeps that source from being read, if it is down: it may be that which an operator is
+    /// after.
     fn why_down(&self, name: &str) -> String {
         let sources = self.generation.process.sources.all();
-        let status = sources.iter().find(|source| source.name() == name).map(|source| source.status(Instant::now()));
-        let why = status.filter(|status| status.up == Some(false)).and_then(|status| status.last_error);
+        let status = sources
+            .iter()
+            .find(|source| source.name() == name)
+            .map(|source| source.status(Instant::now()));
+        let why =
+            status.filter(|status| status.up == Some(false)).and_then(|status| status.last_error);
         why.map(|error| format!("but it is down: {error}\n")).unwrap_or_default()
     }
 
     /// Puts what the configuration file says in force, now.
     async fn reload(&self) -> AdminAnswer {
         let Some(outcome) = self.reloads.reload().await else {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "draining: nothing is reloaded any more\n".to_owned());
+            return text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "draining: nothing is reloaded any more\n".to_owned(),
+            );
         };
         let status = match outcome {
             Outcome::Applied { .. } | Outcome::Unchanged { .. } => StatusCode::OK,
@@ -186,16 +210,20 @@ impl Admin {
         orphans_cleared(key, cleared, has_left_behind)
     }
 
-    /// The same of a lock that nobody has asked for since the start. `None` if nothing is remembered that would have to be waited for.
+    /// The same of a lock that nobody has asked for since the start. `None` if nothing is
+    /// remembered that would have to be waited for.
     fn clear_left_behind(&self, key: &str) -> Option<AdminAnswer> {
         let key = percent_decode_str(key).decode_utf8().ok()?;
         let sources = self.generation.process.sources.all();
-        let clear = |key: &LockKey| sources.iter().filter(|source| source.clear_left_behind(key)).count() > 0;
+        let clear = |key: &LockKey| {
+            sources.iter().filter(|source| source.clear_left_behind(key)).count() > 0
+        };
         let key = spellings(&key).iter().filter_map(|key| LockKey::new(key).ok()).find(clear)?;
         Some(orphans_cleared(key.as_str(), 0, true))
     }
 
-    /// Ready once every lock that is named in the configuration in force has been read, until the process is about to stop.
+    /// Ready once every lock that is named in the configuration in force has been read, until the
+    /// process is about to stop.
     fn readiness(&self) -> AdminAnswer {
         if self.leaving.load(Ordering::Relaxed) {
             return text(StatusCode::SERVICE_UNAVAILABLE, "not ready: draining\n".to_owned());
@@ -211,7 +239,10 @@ impl Admin {
             text(StatusCode::OK, "ready\n".to_owned())
         } else {
             let sources = waiting.join(", ");
-            text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: locks have not been read yet from: {sources}\n"))
+            text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("not ready: locks have not been read yet from: {sources}\n"),
+            )
         }
     }
 
@@ -225,7 +256,8 @@ impl Admin {
     fn set_log(&self, query: &str) -> AdminAnswer {
         let Some(log) = &self.log else { return self.log() };
         let parameters = form_urlencoded::parse(query.as_bytes());
-        let filter = parameters.into_iter().find_map(|(name, value)| (name == "filter").then_some(value));
+        let filter =
+            parameters.into_iter().find_map(|(name, value)| (name == "filter").then_some(value));
         let Some(filter) = filter else {
             return text(
                 StatusCode::BAD_REQUEST,
@@ -258,12 +290,16 @@ impl Admin {
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
         metrics.set_state_dir_failing(self.generation.process.state_dir_fails());
-        metrics.set_connections_ended(self.connections.refused(), |closing| self.connections.closed(closing));
+        metrics.set_connections_ended(self.connections.refused(), |closing| {
+            self.connections.closed(closing)
+        });
         let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
         let access_lines = self.generation.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
         match metrics.text(&self.generation.config, &readings) {
-            Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
+            Ok(metrics) => {
+                answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics)
+            }
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
     }
@@ -271,6 +307,10 @@ impl Admin {
 
 fn orphans_cleared(lock: &str, cleared: usize, has_left_behind: bool) -> AdminAnswer {
     tracing::warn!(lock, cleared, has_left_behind, "orphans ended by hand");
-    let left_behind = if has_left_behind { ", nor does what an earlier process left at the worker" } else { "" };
-    text(StatusCode::OK, format!("{cleared} orphans of lock {lock:?} no longer count{left_behind}\n"))
+    let left_behind =
+        if has_left_behind { ", nor does what an earlier process left at the worker" } else { "" };
+    text(
+        StatusCode::OK,
+        format!("{cleared} orphans of lock {lock:?} no longer count{left_behind}\n"),
+    )
 }

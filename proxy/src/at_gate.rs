@@ -1,5 +1,5 @@
-//! A request before the gate of its lock: by which rules it waits there, and what operators see of that.
-//! How it waits is [`fencepost_fence::enter`].
+//! A request before the gate of its lock: by which rules it waits there, and what operators see of
+//! that. How it waits is [`fencepost_fence::enter`].
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,8 +42,10 @@ impl<'c> Arrived<'c> {
     pub fn refuse(&self, reason: Rejection) -> Answer {
         let retry_after = if reason == Rejection::HandoffTimeout {
             let now = Instant::now();
-            let barred =
-                self.context.barred_until(now).map_or(0, |until| (until - now).as_millis().div_ceil(1_000) as u64);
+            let barred = self
+                .context
+                .barred_until(now)
+                .map_or(0, |until| (until - now).as_millis().div_ceil(1_000) as u64);
             self.claim.retry_after().max(barred)
         } else {
             1
@@ -86,7 +88,9 @@ impl AtGate for Arrived<'_> {
     }
 
     fn wait_ended(&self, held_up: &mut HeldUp, how: WaitEnd) {
-        if let Some(Waits { since, context }) = held_up.waits.take().as_ref().filter(|_| how == WaitEnd::Entered) {
+        if let Some(Waits { since, context }) =
+            held_up.waits.take().as_ref().filter(|_| how == WaitEnd::Entered)
+        {
             let waited = since.elapsed();
             tracing::debug!(lock = %self.claim.lock.key(), client = %context.client, ?waited, "let in after a wait");
         }
@@ -104,8 +108,11 @@ impl AtGate for Arrived<'_> {
 
     async fn record(&self, tenure: Revision) -> Result<(), Rejection> {
         // Without a memory no gate asks for this.
-        let Some(memory) = &self.context.share.generation.process.memory else { return Err(Rejection::Unverifiable) };
-        let record = memory.record(&self.claim.lock, tenure, self.context.active_route().orphan_timeout_max);
+        let Some(memory) = &self.context.share.generation.process.memory else {
+            return Err(Rejection::Unverifiable);
+        };
+        let record =
+            memory.record(&self.claim.lock, tenure, self.context.active_route().orphan_timeout_max);
         self.context.share.generation.process.unless_over(record).await?
     }
 
@@ -138,7 +145,8 @@ pub struct HeldUp {
     noted: Option<NotedWait>,
 }
 
-/// Counts how long a request waits, whatever comes of that: its client may leave, or its tenure end.
+/// Counts how long a request waits, whatever comes of that: its client may leave, or its tenure
+/// end.
 struct Waits {
     since: Instant,
     context: Rc<RequestContext>,
@@ -158,14 +166,20 @@ struct NotedWait {
 }
 
 impl NotedWait {
-    /// `None` if nobody looks, or there is no room for another note: then its end is not noted either.
+    /// `None` if nobody looks, or there is no room for another note: then its end is not noted
+    /// either.
     fn begin(context: &Rc<RequestContext>, claim: &Claim) -> Option<NotedWait> {
         let observations = context.share.generation.process.observations.as_ref()?;
         let gate = claim.lock.describe(Instant::now()).gate;
         let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
-        let began = WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
+        let began =
+            WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
         let is_noted = observations.note(context.share.thread, || wait(claim, began));
-        is_noted.then(|| NotedWait { context: Rc::clone(context), claim: claim.clone(), end: WaitStep::GivenUp })
+        is_noted.then(|| NotedWait {
+            context: Rc::clone(context),
+            claim: claim.clone(),
+            end: WaitStep::GivenUp,
+        })
     }
 }
 
@@ -173,7 +187,9 @@ impl Drop for NotedWait {
     fn drop(&mut self) {
         let share = &self.context.share;
         let observations = share.generation.process.observations.iter();
-        observations.for_each(|observations| observations.note_end(share.thread, wait(&self.claim, self.end)));
+        observations.for_each(|observations| {
+            observations.note_end(share.thread, wait(&self.claim, self.end))
+        });
     }
 }
 

@@ -11,7 +11,8 @@ use anyhow::bail;
 use fencepost_config::{Config, Route, SourceKind};
 use fencepost_fence::claim::Guard;
 use fencepost_locks::{
-    KeyRange, LockDescription, LockSource, LockStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
+    KeyRange, LockDescription, LockSource, LockStore, RangeRead, SourceStatus, StoreError, Wanted,
+    caution,
 };
 use futures_util::stream::{self, StreamExt};
 use tokio::time::{Instant, sleep};
@@ -35,7 +36,9 @@ const AT_A_TIME: usize = 64;
 
 /// What the configuration amounts to, in a line.
 pub fn summary(config: &Config) -> String {
-    let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let count = |number: usize, what: &str| {
+        format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    };
     let fenced = config.routes.iter().filter(|route| route.mode.name() == "enforce").count();
     format!(
         "{}, {} ({fenced} enforced), {}",
@@ -45,7 +48,8 @@ pub fn summary(config: &Config) -> String {
     )
 }
 
-/// Reads each lock that is named in the configuration and connects to each worker; prints what it finds.
+/// Reads each lock that is named in the configuration and connects to each worker; prints what it
+/// finds.
 ///
 /// # Errors
 /// If something does not answer, or nobody takes what is printed.
@@ -53,7 +57,8 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     let process = Arc::new(Process::alone()?);
     // A check leaves nothing behind, no file of an access log either.
     let without_log = Config { access_log: None, ..config.clone() };
-    let Generation { sources, routes, upstreams, .. } = Generation::new(without_log, 1, Arc::clone(&process))?;
+    let Generation { sources, routes, upstreams, .. } =
+        Generation::new(without_log, 1, Arc::clone(&process))?;
     let deadline = Instant::now() + PATIENCE;
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {
@@ -65,7 +70,9 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     }
     let denied = denied(&process, config, &sources).await;
     for route in config.routes.iter() {
-        let Some(error) = route.mode.lock().and_then(|lock| denied.get(&(lock.source, record_range(lock)))) else {
+        let Some(error) =
+            route.mode.lock().and_then(|lock| denied.get(&(lock.source, record_range(lock))))
+        else {
             continue;
         };
         print(format_args!("route {}: {error}", route.name))?;
@@ -83,14 +90,19 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         }
     }
     let mut known = HashSet::new();
-    let once = config.routes.iter().zip(&upstreams).filter(|(route, _)| known.insert(&route.upstream));
+    let once =
+        config.routes.iter().zip(&upstreams).filter(|(route, _)| known.insert(&route.upstream));
     let workers = once.map(|(route, upstream)| async move {
         (route, upstream, connects(upstream, config.limits.connect_timeout).await)
     });
     // In the order of the file.
     let mut workers = pin!(stream::iter(workers).buffered(AT_A_TIME));
     while let Some((route, upstream, connected)) = workers.next().await {
-        if config.admin.as_ref().is_some_and(|admin| route.upstream.address.leads_to(&admin.address)) {
+        if config
+            .admin
+            .as_ref()
+            .is_some_and(|admin| route.upstream.address.leads_to(&admin.address))
+        {
             print(format_args!(
                 "worker {}: is the admin listener of this configuration, which is there once it is served",
                 route.upstream
@@ -146,20 +158,33 @@ async fn show_etcd(source: &LockSource, deadline: Instant) -> Result<bool, Unpri
             print(format_args!("warning: source {}: {warning}", source.name()))?;
         }
     }
-    let is_one_cluster = !status.members.iter().any(|member| member.version.as_ref().is_err_and(is_of_another));
+    let is_one_cluster =
+        !status.members.iter().any(|member| member.version.as_ref().is_err_and(is_of_another));
     let answered = match status.up {
         Some(true) => {
-            let revision = status.revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string());
-            print(format_args!("source {}: answers quorum reads, store revision {revision}", source.name()))?;
+            let revision = status
+                .revision
+                .map_or_else(|| "unknown".to_owned(), |revision| revision.to_string());
+            print(format_args!(
+                "source {}: answers quorum reads, store revision {revision}",
+                source.name()
+            ))?;
             true
         }
         Some(false) => {
-            print(format_args!("source {}: cannot be read{}", source.name(), unsaid_cause(&status)))?;
+            print(format_args!(
+                "source {}: cannot be read{}",
+                source.name(),
+                unsaid_cause(&status)
+            ))?;
             false
         }
         // Whoever is about to use it wants to know whether it could be.
         None => {
-            print(format_args!("source {}: not in use: no route judges by a lock of it", source.name()))?;
+            print(format_args!(
+                "source {}: not in use: no route judges by a lock of it",
+                source.name()
+            ))?;
             status.members.iter().any(|member| member.version.is_ok())
         }
     };
@@ -180,7 +205,8 @@ fn is_of_another(error: &StoreError) -> bool {
 
 /// Why a source cannot be read, unless that has been said of a member.
 fn unsaid_cause(status: &SourceStatus) -> String {
-    let cause = status.last_error.as_deref().map_or_else(|| "no answer".to_owned(), StoreError::to_string);
+    let cause =
+        status.last_error.as_deref().map_or_else(|| "no answer".to_owned(), StoreError::to_string);
     let is_said = |error: &StoreError| error.to_string() == cause;
     let is_said = status.members.iter().any(|member| member.version.as_ref().is_err_and(is_said));
     if is_said { String::new() } else { format!(": {cause}") }
@@ -192,26 +218,38 @@ fn at_endpoint(endpoint: &str, error: &StoreError) -> String {
     if text.contains(endpoint) { text } else { format!("{endpoint}: {text}") }
 }
 
-/// Where locks are read from that the lock store does not let us read, and what it says to that. Each is read once, however many routes have
-/// it; not at all where no member of the store has answered.
-async fn denied(process: &Process, config: &Config, sources: &[LockSource]) -> HashMap<(usize, KeyRange), StoreError> {
+/// Where locks are read from that the lock store does not let us read, and what it says to that.
+/// Each is read once, however many routes have it; not at all where no member of the store has
+/// answered.
+async fn denied(
+    process: &Process,
+    config: &Config,
+    sources: &[LockSource],
+) -> HashMap<(usize, KeyRange), StoreError> {
     let is_silent = |source: &LockSource| {
         let status = source.status(Instant::now());
         status.up == Some(false) && status.members.iter().all(|member| member.version.is_err())
     };
     let is_silent: Vec<bool> = sources.iter().map(is_silent).collect();
-    let locks = config.routes.iter().filter_map(|route| route.mode.lock()).filter(|lock| !is_silent[lock.source]);
-    let ranges: HashSet<(usize, KeyRange)> = locks.map(|lock| (lock.source, record_range(lock))).collect();
+    let locks = config
+        .routes
+        .iter()
+        .filter_map(|route| route.mode.lock())
+        .filter(|lock| !is_silent[lock.source]);
+    let ranges: HashSet<(usize, KeyRange)> =
+        locks.map(|lock| (lock.source, record_range(lock))).collect();
     let reads = ranges.into_iter().filter_map(|(source, range)| {
         let store = process.sources.etcd(&config.sources[source].name)?;
         Some(async move {
-            let outcome = store.read(&[RangeRead { range: range.clone(), wanted: Wanted::Count }]).await;
+            let outcome =
+                store.read(&[RangeRead { range: range.clone(), wanted: Wanted::Count }]).await;
             // Whatever else is wrong is said of the source.
             let error = outcome.err().filter(|error| matches!(error, StoreError::Denied { .. }))?;
             Some(((source, range), error))
         })
     });
-    let mut reads = pin!(stream::iter(reads).buffer_unordered(AT_A_TIME).take_until(sleep(PATIENCE)));
+    let mut reads =
+        pin!(stream::iter(reads).buffer_unordered(AT_A_TIME).take_until(sleep(PATIENCE)));
     let mut denied = HashMap::new();
     while let Some(read) = reads.next().await {
         denied.extend(read);
@@ -238,7 +276,10 @@ pub(crate) fn lock_line(lock: &LockDescription) -> String {
         None => "free".to_owned(),
     };
     let age = age.map_or_else(|| "unknown".to_owned(), |age| format!("{} ms", age.as_millis()));
-    format!("lock {key} ({layout}) is {holder}; {} waiting; as of revision {as_of}, age {age}", waiters.len())
+    format!(
+        "lock {key} ({layout}) is {holder}; {} waiting; as of revision {as_of}, age {age}",
+        waiters.len()
+    )
 }
 
 /// Says what came of connecting to a worker.

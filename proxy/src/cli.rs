@@ -37,9 +37,9 @@ const LOG_VARIABLE: &str = "FENCEPOST_LOG";
 /// The log of a process.
 #[derive(Debug, Clone, Args)]
 pub struct LogSettings {
-    /// What to log: error, warn, info, debug, trace, or a filter such as "info,fencepost=debug"; one by which nothing of
-    /// fencepost's own is logged has to say "off". Not given: what the environment has in
-    /// FENCEPOST_LOG, or "info".
+    /// What to log: error, warn, info, debug, trace, or a filter such as "info,fencepost=debug";
+    /// one by which nothing of fencepost's own is logged has to say "off". Not given: what the
+    /// environment has in FENCEPOST_LOG, or "info".
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
     /// How to log.
@@ -48,7 +48,8 @@ pub struct LogSettings {
 }
 
 impl LogSettings {
-    /// What to log, and the name of what says so. A variable that is empty says nothing, as in files that pass on what may not be set.
+    /// What to log, and the name of what says so. A variable that is empty says nothing, as in
+    /// files that pass on what may not be set.
     pub fn filter(&self) -> (String, &'static str) {
         let variable = || std::env::var_os(LOG_VARIABLE).filter(|value| !value.is_empty());
         match &self.log {
@@ -180,8 +181,14 @@ pub struct Settings {
     /// The worker: "http://127.0.0.1:9000", "h2c://127.0.0.1:9000" or "unix:/run/worker.sock".
     #[arg(long, value_name = "URL", help_heading = "One worker, without a file")]
     pub upstream: Option<String>,
-    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times, or separated by commas.
-    #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "One worker, without a file")]
+    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times, or
+    /// separated by commas.
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        help_heading = "One worker, without a file"
+    )]
     pub etcd: Vec<String>,
     /// The key of the lock that guards the worker.
     #[arg(long, value_name = "KEY", help_heading = "One worker, without a file")]
@@ -209,7 +216,12 @@ pub struct Settings {
 impl Settings {
     /// Whether neither a file nor any flag is given that there has to be without one.
     pub fn name_nothing(&self) -> bool {
-        let flags = [self.upstream.is_some(), self.lock.is_some(), !self.listen.is_empty(), !self.etcd.is_empty()];
+        let flags = [
+            self.upstream.is_some(),
+            self.lock.is_some(),
+            !self.listen.is_empty(),
+            !self.etcd.is_empty(),
+        ];
         self.config.is_none() && !flags.contains(&true)
     }
 
@@ -236,7 +248,8 @@ pub struct Question {
     /// The route; needed only if there are several.
     #[arg(long, value_name = "NAME")]
     pub route: Option<String>,
-    /// The owner that it presents; may be left out where the route takes it from the client certificate.
+    /// The owner that it presents; may be left out where the route takes it from the client
+    /// certificate.
     #[arg(long, value_name = "OWNER")]
     pub owner: Option<String>,
     /// The revision that it presents.
@@ -248,7 +261,8 @@ pub struct Question {
     /// A URI in the subject alternative name of its client certificate; may be given several times.
     #[arg(long, value_name = "URI")]
     pub peer_uri: Vec<String>,
-    /// A DNS name in the subject alternative name of its client certificate; may be given several times.
+    /// A DNS name in the subject alternative name of its client certificate; may be given several
+    /// times.
     #[arg(long, value_name = "NAME")]
     pub peer_dns: Vec<String>,
     /// A common name of the subject of its client certificate; may be given several times.

@@ -3,7 +3,8 @@
 use fencepost_config as config;
 use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles, TlsError};
 
-/// Reads and checks the files that are configured. `protocols`: what is offered by ALPN, the preferred first.
+/// Reads and checks the files that are configured. `protocols`: what is offered by ALPN, the
+/// preferred first.
 ///
 /// # Errors
 /// What is wrong with the first that is of no use.
@@ -14,6 +15,7 @@ pub fn load(tls: &config::ClientTls, protocols: &[&[u8]]) -> Result<ClientTls, T
 /// The files that are configured.
 pub fn files(tls: &config::ClientTls) -> ClientFiles {
     let config::ClientTls { ca, crl, identity, server_name: _ } = tls.clone();
-    let identity = identity.map(|config::Identity { certificate, key }| IdentityFiles { certificate, key });
+    let identity =
+        identity.map(|config::Identity { certificate, key }| IdentityFiles { certificate, key });
     ClientFiles { ca, crl, identity }
 }

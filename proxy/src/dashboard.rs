@@ -1,17 +1,19 @@
-//! The page for people at `/` of the admin listener, served from the binary: no asset comes from elsewhere, nothing is
-//! built.
+//! The page for people at `/` of the admin listener, served from the binary: no asset comes from
+//! elsewhere, nothing is built.
 //!
-//! What it shows comes from outside in part (owners, paths, errors). The page makes text nodes of it, and the policy below
-//! keeps a browser from running any script but the page's own, should the page ever fail to.
+//! What it shows comes from outside in part (owners, paths, errors). The page makes text nodes of
+//! it, and the policy below keeps a browser from running any script but the page's own, should the
+//! page ever fail to.
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
-/// What the page may load and do: its own scripts, styles and questions, and no more. Text never becomes markup
-/// (`trusted-types`).
+/// What the page may load and do: its own scripts, styles and questions, and no more. Text never
+/// becomes markup (`trusted-types`).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
@@ -73,8 +75,8 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
 
-/// The answer to a GET or HEAD of that path; `None` if it is not the dashboard's. At `/`, it is not for those who ask for text
-/// by name and not for HTML.
+/// The answer to a GET or HEAD of that path; `None` if it is not the dashboard's. At `/`, it is not
+/// for those who ask for text by name and not for HTML.
 pub fn answer(path: &str, asked: &HeaderMap) -> Option<Response<Bytes>> {
     let asset = asset(path)?;
     if asset.path == "/" && accepts(asked, "text/plain") && !accepts(asked, "text/html") {
@@ -102,8 +104,10 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|item| {
         let (name, parameters) = item.split_once(';').unwrap_or((item, ""));
-        let refused = parameters.split(';').filter_map(|parameter| parameter.trim().strip_prefix("q="));
-        name.trim().eq_ignore_ascii_case(wanted) && refused.into_iter().all(|weight| weight.parse() != Ok(0.0))
+        let refused =
+            parameters.split(';').filter_map(|parameter| parameter.trim().strip_prefix("q="));
+        name.trim().eq_ignore_ascii_case(wanted)
+            && refused.into_iter().all(|weight| weight.parse() != Ok(0.0))
     })
 }
 
@@ -114,23 +118,35 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()))
+            .collect()
     }
 
     #[test]
     fn every_file_of_the_folder_is_served_and_nothing_is_asked_for_that_is_not() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard");
-        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        let files = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap());
         let files: BTreeSet<String> = files.map(|file| format!("/dashboard/{file}")).collect();
-        let served =
-            ASSETS.iter().map(|asset| asset.path.replace("/dashboard/", "/")).map(|path| match path.as_str() {
+        let served = ASSETS.iter().map(|asset| asset.path.replace("/dashboard/", "/")).map(
+            |path| match path.as_str() {
                 "/" => "/dashboard/index.html".to_owned(),
                 path => format!("/dashboard{path}"),
-            });
+            },
+        );
         assert_eq!(served.collect::<BTreeSet<_>>(), files);
         for script in ASSETS.iter().filter(|asset| asset.kind == JAVASCRIPT) {
-            for import in script.body.split("from \"./").skip(1).filter_map(|rest| rest.split('"').next()) {
-                assert!(asset(&format!("/dashboard/{import}")).is_some(), "{} imports {import}", script.path);
+            for import in
+                script.body.split("from \"./").skip(1).filter_map(|rest| rest.split('"').next())
+            {
+                assert!(
+                    asset(&format!("/dashboard/{import}")).is_some(),
+                    "{} imports {import}",
+                    script.path
+                );
             }
         }
     }
@@ -138,21 +154,37 @@ mod tests {
     #[test]
     fn no_file_makes_markup_of_text_or_holds_script_or_style_of_its_own() {
         for script in ASSETS.iter().filter(|asset| asset.kind == JAVASCRIPT) {
-            for banned in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser"] {
+            for banned in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "DOMParser",
+            ] {
                 assert!(!script.body.contains(banned), "{} has {banned}", script.path);
             }
         }
         let page = asset("/").unwrap().body;
         assert!(!page.contains("style=") && !page.contains("<style"), "styles stand in app.css");
         assert_eq!(page.matches("<script").count(), 1, "scripts stand in files");
-        assert!(ASSETS.iter().all(|asset| !asset.body.contains("https://")), "nothing comes from elsewhere");
+        assert!(
+            ASSETS.iter().all(|asset| !asset.body.contains("https://")),
+            "nothing comes from elsewhere"
+        );
     }
 
     #[test]
     fn all_but_those_who_ask_for_text_get_the_page() {
-        for accept in
-            ["text/html", "text/plain, Text/HTML;q=0.5", "*/*", "text/*", "application/json", "text/plain;q=0", ""]
-        {
+        for accept in [
+            "text/html",
+            "text/plain, Text/HTML;q=0.5",
+            "*/*",
+            "text/*",
+            "application/json",
+            "text/plain;q=0",
+            "",
+        ] {
             let answer = answer("/", &headers(&[(ACCEPT, accept)])).unwrap();
             assert_eq!(answer.headers()[CONTENT_TYPE], HTML, "{accept}");
         }
@@ -161,7 +193,9 @@ mod tests {
         }
         assert!(answer("/", &HeaderMap::new()).is_some());
         assert!(answer("/dashboard/app.js", &HeaderMap::new()).is_some());
-        for path in ["/dashboard", "/dashboard/", "/dashboard/../app.js", "/dashboard/index.html", "/locks"] {
+        for path in
+            ["/dashboard", "/dashboard/", "/dashboard/../app.js", "/dashboard/index.html", "/locks"]
+        {
             assert!(answer(path, &headers(&[(ACCEPT, "text/html")])).is_none(), "{path}");
         }
     }
@@ -171,7 +205,12 @@ mod tests {
         for asset in &ASSETS {
             let answer = answer(asset.path, &headers(&[(ACCEPT, "text/html")])).unwrap();
             let policy = answer.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
-            for rule in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"] {
+            for rule in [
+                "default-src 'none'",
+                "script-src 'self'",
+                "frame-ancestors 'none'",
+                "base-uri 'none'",
+            ] {
                 assert!(policy.split("; ").any(|part| part == rule), "{rule}: {policy}");
             }
             assert!(!policy.contains("unsafe"), "{policy}");

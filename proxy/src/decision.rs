@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 /// The id of a decision: unique among the processes of a site, but no secret.
 ///
-/// Text from the start: it is shown more often than it is made. Up to 22 bytes, which most never pass, it takes no memory of its own.
+/// Text from the start: it is shown more often than it is made. Up to 22 bytes, which most never
+/// pass, it takes no memory of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionId(SmolStr);
 
@@ -57,8 +58,8 @@ impl IdText {
         self.length += 1;
     }
 
-    /// Puts the number at the end, in hex. A request is refused at the price of what this costs and little else, so that the machinery of
-    /// `format!` would show: ten times as much.
+    /// Puts the number at the end, in hex. A request is refused at the price of what this costs and
+    /// little else, so that the machinery of `format!` would show: ten times as much.
     fn push_hex(&mut self, number: u64, digits_min: u32) {
         let digits = (u64::BITS - number.leading_zeros()).div_ceil(4).max(digits_min);
         for digit in (0..digits).rev() {
@@ -67,7 +68,11 @@ impl IdText {
     }
 
     fn finish(&self) -> DecisionId {
-        DecisionId(str::from_utf8(&self.text[..self.length]).expect("hex digits and dashes are ASCII").into())
+        DecisionId(
+            str::from_utf8(&self.text[..self.length])
+                .expect("hex digits and dashes are ASCII")
+                .into(),
+        )
     }
 }
 
@@ -128,7 +133,8 @@ impl Sample {
     }
 }
 
-/// Tells the time of day at moments that are known already: under a flood, one look at the clock on the wall serves many of them.
+/// Tells the time of day at moments that are known already: under a flood, one look at the clock on
+/// the wall serves many of them.
 #[derive(Debug)]
 pub struct WallClock {
     /// The last look, and what was seen.
@@ -163,14 +169,18 @@ impl Default for WallClock {
     }
 }
 
-/// The monotonic clock and the one on the wall at the same moment, by which the times of one are told in those of the other.
+/// The monotonic clock and the one on the wall at the same moment, by which the times of one are
+/// told in those of the other.
 pub fn both_clocks() -> (Instant, SystemTime) {
     at_one_moment(Instant::now, SystemTime::now)
 }
 
-/// A thread that was put aside between two looks looks again: by clocks read that far apart, what happened on one thread would
-/// stand before what had led to it on another.
-fn at_one_moment(monotonic: impl Fn() -> Instant, wall: impl Fn() -> SystemTime) -> (Instant, SystemTime) {
+/// A thread that was put aside between two looks looks again: by clocks read that far apart, what
+/// happened on one thread would stand before what had led to it on another.
+fn at_one_moment(
+    monotonic: impl Fn() -> Instant,
+    wall: impl Fn() -> SystemTime,
+) -> (Instant, SystemTime) {
     const APART: Duration = Duration::from_micros(20);
     const LOOKS: usize = 10;
     let look = || {
@@ -240,7 +250,8 @@ mod tests {
             let (moments, days) = (Cell::new(moments.iter()), Cell::new(0));
             let monotonic = || {
                 let mut left = moments.take();
-                let moment = start + Duration::from_micros(*left.next().expect("a look that was not needed"));
+                let moment = start
+                    + Duration::from_micros(*left.next().expect("a look that was not needed"));
                 moments.set(left);
                 moment
             };
@@ -254,8 +265,9 @@ mod tests {
         assert_eq!(seen(&[7, 8]), (Duration::from_micros(7), day(1)));
         assert_eq!(seen(&[7, 5_000, 9_000, 9_002]), (Duration::from_micros(9_000), day(2)));
         // On a machine that is too busy, the best of some.
-        let busy: Vec<u64> =
-            (1..=10).flat_map(|look| [look * 1_000, look * 1_000 + if look == 4 { 100 } else { 500 }]).collect();
+        let busy: Vec<u64> = (1..=10)
+            .flat_map(|look| [look * 1_000, look * 1_000 + if look == 4 { 100 } else { 500 }])
+            .collect();
         assert_eq!(seen(&busy), (Duration::from_micros(4_000), day(4)));
     }
 }

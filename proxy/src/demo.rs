@@ -1,8 +1,8 @@
 //! `fencepost demo`: the story of the delayed write, played live.
 //!
-//! A worker that applies whatever reaches it, two masters, a network that holds requests back, and the real proxy between
-//! them, all on loopback sockets. `story` is what happens; the other files are its cast. Whatever goes otherwise than it
-//! should ends the story with an error.
+//! A worker that applies whatever reaches it, two masters, a network that holds requests back, and
+//! the real proxy between them, all on loopback sockets. `story` is what happens; the other files
+//! are its cast. Whatever goes otherwise than it should ends the story with an error.
 
 mod client;
 mod lock;
@@ -33,11 +33,12 @@ struct Stage {
     proxy: Proxy,
 }
 
-/// Plays the story, and keeps its stage for a look around if that is wanted. Runs on a current-thread runtime, within a
-/// `LocalSet`.
+/// Plays the story, and keeps its stage for a look around if that is wanted. Runs on a
+/// current-thread runtime, within a `LocalSet`.
 ///
 /// # Errors
-/// If the stage can't be set up, or if the story did not end exactly as it should: the error says what differed.
+/// If the stage can't be set up, or if the story did not end exactly as it should: the error says
+/// what differed.
 pub async fn play(settings: DemoSettings) -> anyhow::Result<()> {
     let worker = Worker::start().await?;
     let lock = Lock::named_by(settings.etcd.as_deref())?;

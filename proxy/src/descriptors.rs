@@ -1,4 +1,5 @@
-//! How many files and sockets the process may have open, and how many connections to clients and workers that allows.
+//! How many files and sockets the process may have open, and how many connections to clients and
+//! workers that allows.
 
 use std::num::NonZeroUsize;
 
@@ -7,7 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::upstream::ConnectionQuota;
 
-/// Connections to the admin listener. Descriptors for them are set aside, so that it answers however many clients there are.
+/// Connections to the admin listener. Descriptors for them are set aside, so that it answers
+/// however many clients there are.
 pub(crate) const ADMIN_CONNECTIONS: usize = 256;
 /// Listeners, event queues, lock stores, journal, logs.
 const OTHERS: usize = 256;
@@ -21,7 +23,8 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Raises the limit of the process as far as it may be, and shares it out. What is fewer than configured is said in the log.
+    /// Raises the limit of the process as far as it may be, and shares it out. What is fewer than
+    /// configured is said in the log.
     pub(crate) fn of(config: &Config, threads: NonZeroUsize) -> Connections {
         let wanted = config.limits.connections_max;
         let Some(descriptors) = raise() else {
@@ -45,8 +48,9 @@ impl Connections {
     }
 }
 
-/// The connections with clients and those to workers that so many descriptors allow. Clients, of whom up to `wanted` are to be served, get as
-/// many as leaves `to_workers` of them, but half of all at least.
+/// The connections with clients and those to workers that so many descriptors allow. Clients, of
+/// whom up to `wanted` are to be served, get as many as leaves `to_workers` of them, but half of
+/// all at least.
 fn shared_out(descriptors: usize, wanted: usize, to_workers: usize) -> (usize, usize) {
     let left = descriptors.saturating_sub(ADMIN_CONNECTIONS + OTHERS);
     let with_clients = wanted.min(left.saturating_sub(to_workers).max(left / 2)).max(1);
@@ -76,7 +80,11 @@ mod tests {
             (1_024, 2_048, (256, 256)),
             (100, 2_048, (1, 1)),
         ] {
-            assert_eq!(shared_out(descriptors, 10_000, to_workers), expected, "{descriptors} descriptors");
+            assert_eq!(
+                shared_out(descriptors, 10_000, to_workers),
+                expected,
+                "{descriptors} descriptors"
+            );
         }
     }
 }

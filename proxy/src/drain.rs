@@ -9,12 +9,13 @@ use tokio::time::{sleep, timeout};
 use crate::process::Process;
 use crate::server::Server;
 
-/// How long answers may take to be written that say that nothing was forwarded, before their connections are cut.
+/// How long answers may take to be written that say that nothing was forwarded, before their
+/// connections are cut.
 const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);
 
-/// Stops a server in named steps: `leaving` (not ready, clients are asked to leave, requests are served for `drain_delay`),
-/// `closing` (nothing more is accepted, what is under way finishes, for `drain_timeout` at most), `cutting` (what waits before the worker is told so,
-/// the rest is cut).
+/// Stops a server in named steps: `leaving` (not ready, clients are asked to leave, requests are
+/// served for `drain_delay`), `closing` (nothing more is accepted, what is under way finishes, for
+/// `drain_timeout` at most), `cutting` (what waits before the worker is told so, the rest is cut).
 /// `again` skips to the last: whoever says once more that it ends (SIGTERM, SIGINT) need not wait.
 pub async fn drain(
     mut server: Server,

@@ -11,8 +11,8 @@ use crate::client_tls;
 use crate::metrics::TlsUse;
 use crate::tls_files::TlsFiles;
 
-/// How etcd lets us in. What is made for one configuration is kept for later ones that say the same, with its
-/// connections.
+/// How etcd lets us in. What is made for one configuration is kept for later ones that say the
+/// same, with its connections.
 #[derive(Clone)]
 pub(crate) struct Access {
     tls: Option<Box<config::ClientTls>>,
@@ -21,12 +21,15 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Reads the files of TLS, which are followed from then on under the source's name. `None` for a source that is
-    /// reached in no such way.
+    /// Reads the files of TLS, which are followed from then on under the source's name. `None` for
+    /// a source that is reached in no such way.
     ///
     /// # Errors
     /// What is wrong with the first file that is of no use.
-    pub(crate) fn new(source: &config::Source, files: &TlsFiles) -> Result<Option<Access>, TlsError> {
+    pub(crate) fn new(
+        source: &config::Source,
+        files: &TlsFiles,
+    ) -> Result<Option<Access>, TlsError> {
         let SourceKind::Etcd { tls, user, .. } = &source.kind else { return Ok(None) };
         let made_tls = tls.as_deref().map(make_tls).transpose()?;
         if let Some(EtcdTls { client, .. }) = &made_tls {

@@ -1,7 +1,8 @@
 //! `fencepost explain`: what would become of a request with this token, and why?
 //!
-//! The lock store is asked, not a running proxy: what is said is what a proxy would judge that has just read the lock. A request
-//! that is admitted may still have to wait at a running proxy for those of an earlier holder.
+//! The lock store is asked, not a running proxy: what is said is what a proxy would judge that has
+//! just read the lock. A request that is admitted may still have to wait at a running proxy for
+//! those of an earlier holder.
 
 mod presented;
 
@@ -36,7 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Asked<'c> {
     config: &'c Config,
     index: usize,
-    /// The lock that the request names, or what it is refused for that names none; `None` if nothing guards the route.
+    /// The lock that the request names, or what it is refused for that names none; `None` if
+    /// nothing guards the route.
     named: Option<Result<LockKey, Rejection>>,
     presented: Presented,
 }
@@ -47,7 +49,8 @@ pub struct Explanation {
     route: String,
     mode: &'static str,
     presented: Presented,
-    /// The lock, as the store has it; `None` if nothing guards the route, or if it could not be read.
+    /// The lock, as the store has it; `None` if nothing guards the route, or if it could not be
+    /// read.
     lock: Option<LockDescription>,
     /// Why it could not be read.
     cause: Option<String>,
@@ -56,7 +59,8 @@ pub struct Explanation {
     /// What enforcing the route would come to.
     verdict: Result<(), Rejection>,
     status: Option<u16>,
-    /// Where nothing can be said of the lock, the request goes on, because the route's operator says so.
+    /// Where nothing can be said of the lock, the request goes on, because the route's operator
+    /// says so.
     admits_unverified: bool,
     /// With these it would go on whatever it presents.
     exempt_methods: Vec<Method>,
@@ -75,7 +79,8 @@ impl<'c> Asked<'c> {
         Ok(Asked { config, index, named, presented })
     }
 
-    /// Asks the lock store. Where it does not answer, what becomes of a request meanwhile is the answer.
+    /// Asks the lock store. Where it does not answer, what becomes of a request meanwhile is the
+    /// answer.
     ///
     /// # Errors
     /// If the store can't be asked, such as for lack of a file.
@@ -96,14 +101,17 @@ impl<'c> Asked<'c> {
         };
         match named {
             None => explanation.verdict = Ok(()),
-            // Who claims to be somebody else is told that before the lock is looked at, and all others this before their token is.
+            // Who claims to be somebody else is told that before the lock is looked at, and all
+            // others this before their token is.
             Some(Err(_)) if explanation.verdict == Err(Rejection::IdentityMismatch) => {}
             Some(Err(reason)) => explanation.verdict = Err(reason),
             Some(Ok(key)) => {
-                // Nothing is logged for a question, and the running proxy's file is none of its business.
+                // Nothing is logged for a question, and the running proxy's file is none of its
+                // business.
                 let config = Config { access_log: None, ..config.clone() };
                 let process = Arc::new(Process::alone()?);
-                let Generation { sources, routes, .. } = Generation::new(config, 1, Arc::clone(&process))?;
+                let Generation { sources, routes, .. } =
+                    Generation::new(config, 1, Arc::clone(&process))?;
                 let read = read(routes[index].guard.as_ref(), &key).await;
                 sources.iter().for_each(LockSource::stop);
                 match read {
@@ -125,14 +133,16 @@ impl<'c> Asked<'c> {
             }
         }
         let refused = explanation.verdict.err();
-        explanation.status = refused.map(|reason| statuses(reason, route.stale_status.status()).0.as_u16());
+        explanation.status =
+            refused.map(|reason| statuses(reason, route.stale_status.status()).0.as_u16());
         Ok(explanation)
     }
 }
 
 /// The number of the route of that name; without a name, of the only one.
 fn route(config: &Config, name: Option<&str>) -> Result<usize, String> {
-    let names = || config.routes.iter().map(|route| route.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names =
+        || config.routes.iter().map(|route| route.name.as_str()).collect::<Vec<_>>().join(", ");
     match (name, &config.routes[..]) {
         (Some(name), routes) => routes
             .iter()
@@ -153,7 +163,9 @@ fn key(lock: &Lock, named: Option<&str>) -> Result<Result<LockKey, Rejection>, S
         (None, None) => Err(format!("--lock: say which of the locks {template:?}")),
         (Some(named), _) => match lock.key.named(named) {
             Some(key) => LockKey::new(&key).map(Ok).map_err(|error| format!("--lock: {error}")),
-            None => Err(format!("--lock: {named:?} is none of the locks {template:?} of the route")),
+            None => {
+                Err(format!("--lock: {named:?} is none of the locks {template:?} of the route"))
+            }
         },
     }
 }
@@ -178,7 +190,13 @@ fn judge(
     arrived: Instant,
 ) -> Result<(), Rejection> {
     let linearizable = route.freshness == Freshness::Linearizable;
-    let timing = Timing { arrived, not_before: None, now: Instant::now(), max_age: route.max_age, linearizable };
+    let timing = Timing {
+        arrived,
+        not_before: None,
+        now: Instant::now(),
+        max_age: route.max_age,
+        linearizable,
+    };
     match lock.view().judge(token, &timing) {
         Verdict::Admit => Ok(()),
         Verdict::Reject(reason) => Err(reason),
@@ -240,7 +258,8 @@ impl Explanation {
         }
     }
 
-    /// Why, with the numbers: for operators, who may know who holds the lock. `None`: what the sender is told has it all.
+    /// Why, with the numbers: for operators, who may know who holds the lock. `None`: what the
+    /// sender is told has it all.
     fn why(&self) -> Option<String> {
         let claimed = self.presented.owner.as_ref().map(owner_in_words);
         let claimed = claimed.as_deref();
@@ -256,7 +275,8 @@ impl Explanation {
                 }
             });
         };
-        let presented = format!("revision {} of {}", self.presented.revision, claimed.unwrap_or("nobody"));
+        let presented =
+            format!("revision {} of {}", self.presented.revision, claimed.unwrap_or("nobody"));
         let holder = lock.holder.as_ref();
         let (owner, first, last) = match holder {
             // Any revision since the holder's first names it.
@@ -270,14 +290,20 @@ impl Explanation {
             Ok(()) => format!("{presented} is within the present tenure, {first} to {last}."),
             Err(Rejection::IdentityMismatch) => unproved(claimed),
             Err(Rejection::ReplayedTenure) => {
-                format!("{presented} is older than the present tenure of the same owner, which began at {first}.")
+                format!(
+                    "{presented} is older than the present tenure of the same owner, which began at {first}."
+                )
             }
             Err(Rejection::StaleTenure) => {
                 format!("{presented} is older than the tenure of {owner}, which began at {first}.")
             }
-            Err(Rejection::NotOwner) => format!("{presented} is within the tenure of {owner}, {first} to {last}."),
+            Err(Rejection::NotOwner) => {
+                format!("{presented} is within the tenure of {owner}, {first} to {last}.")
+            }
             Err(Rejection::UnknownRevision) => {
-                format!("{presented} is above {last}, the newest of {owner}'s, and no holder of the lock has it.")
+                format!(
+                    "{presented} is above {last}, the newest of {owner}'s, and no holder of the lock has it."
+                )
             }
             Err(Rejection::AheadOfStore) => format!(
                 "{presented} is above {}, the newest revision of the store.",
@@ -290,7 +316,9 @@ impl Explanation {
 
 fn unproved(claimed: Option<&str>) -> String {
     match claimed {
-        Some(claimed) => format!("The request claims to come from {claimed}, which its sender has not proved to be."),
+        Some(claimed) => format!(
+            "The request claims to come from {claimed}, which its sender has not proved to be."
+        ),
         None => "Of which owner the request comes cannot be told.".to_owned(),
     }
 }
@@ -309,13 +337,17 @@ impl fmt::Display for Explanation {
         }
         let mut lines: Vec<String> = self.why().into_iter().collect();
         if let Err(reason) = self.verdict {
-            let names_none = reason == Rejection::TokenMissing && self.lock.is_none() && self.cause.is_none();
+            let names_none =
+                reason == Rejection::TokenMissing && self.lock.is_none() && self.cause.is_none();
             let told = if names_none { NAME_THE_LOCK } else { explanation(reason).1 };
             lines.push(format!("The sender is told: {told} (action: {})", reason.action().name()));
         }
         if self.mode != "off" && !self.exempt_methods.is_empty() {
             let methods: Vec<&str> = self.exempt_methods.iter().map(Method::as_str).collect();
-            lines.push(format!("No token is looked at with {} (exempt_methods).", methods.join(", ")));
+            lines.push(format!(
+                "No token is looked at with {} (exempt_methods).",
+                methods.join(", ")
+            ));
         }
         write!(f, "  {}", lines.join("\n  "))
     }
@@ -346,7 +378,16 @@ mod tests {
         let [route, lock] = [route, lock].map(|text| text.map(str::to_owned));
         let owner = Some("a".to_owned());
         let (peer_uri, peer_dns, peer_cn) = (Vec::new(), Vec::new(), Vec::new());
-        Question { route, lock, owner, revision: "7".to_owned(), peer_uri, peer_dns, peer_cn, json: false }
+        Question {
+            route,
+            lock,
+            owner,
+            revision: "7".to_owned(),
+            peer_uri,
+            peer_dns,
+            peer_cn,
+            json: false,
+        }
     }
 
     fn asked(route: Option<&str>, lock: Option<&str>) -> Result<(), String> {
@@ -358,8 +399,14 @@ mod tests {
     fn a_question_that_makes_no_sense_is_answered_with_what_there_is() {
         let error = |route, lock| asked(route, lock).unwrap_err();
         assert_eq!(error(None, None), "--route: say which of: shards, open");
-        assert_eq!(error(Some("shard"), None), "--route: there is no route \"shard\"; there are: shards, open");
-        assert_eq!(error(Some("shards"), None), "--lock: say which of the locks \"/shards/{shard}/lock\"");
+        assert_eq!(
+            error(Some("shard"), None),
+            "--route: there is no route \"shard\"; there are: shards, open"
+        );
+        assert_eq!(
+            error(Some("shards"), None),
+            "--lock: say which of the locks \"/shards/{shard}/lock\""
+        );
         assert_eq!(
             error(Some("shards"), Some("/shards/a/b/lock")),
             "--lock: \"/shards/a/b/lock\" is none of the locks \"/shards/{shard}/lock\" of the route"

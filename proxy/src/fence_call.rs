@@ -1,6 +1,8 @@
-//! `POST /.well-known/fence`: a new holder closes the door behind its predecessor, before it reads the worker's state.
+//! `POST /.well-known/fence`: a new holder closes the door behind its predecessor, before it reads
+//! the worker's state.
 //!
-//! The answer is 204 only when no request of an earlier tenure is at the worker or will ever be forwarded. The call forwards nothing.
+//! The answer is 204 only when no request of an earlier tenure is at the worker or will ever be
+//! forwarded. The call forwards nothing.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -21,7 +23,8 @@ use crate::upstream::ResponseBody;
 /// Where it is, on every listener.
 pub use fencepost_fence::FENCE_PATH as PATH;
 
-/// The detail of a refusal for a lock in shadow mode. The reason's own words would have the caller look for a slip in the key.
+/// The detail of a refusal for a lock in shadow mode. The reason's own words would have the caller
+/// look for a slip in the key.
 const ONLY_WATCHED: &str = "The routes of this lock are in shadow mode: they only watch, so that nobody can be kept from the worker. Make this \
     call once one of them enforces.";
 
@@ -40,12 +43,17 @@ pub async fn answer(context: &Rc<RequestContext>, headers: &mut HeaderMap) -> An
 /// Waits until the caller's tenure has the worker to itself.
 async fn close(context: &Rc<RequestContext>, headers: &mut HeaderMap) -> Result<(), Answer> {
     let named = find(context, headers).map_err(|reason| {
-        let detail = if reason == Rejection::LockNotAllowed { why_not_allowed(context, headers) } else { None };
+        let detail = if reason == Rejection::LockNotAllowed {
+            why_not_allowed(context, headers)
+        } else {
+            None
+        };
         context.refuse(reason, Subject { detail, ..Subject::default() })
     })?;
     context.about.note_lock(named.key());
     let identified = context.identify(headers);
-    let refuse = |reason| context.refuse(reason, context.presenting(headers, Subject::of_lock(named.key())));
+    let refuse =
+        |reason| context.refuse(reason, context.presenting(headers, Subject::of_lock(named.key())));
     identified.map_err(refuse)?;
     let token = token(context, headers).map_err(refuse)?;
     let lock = match named {
@@ -60,17 +68,24 @@ async fn close(context: &Rc<RequestContext>, headers: &mut HeaderMap) -> Result<
     close_door(&arrived).await.map_err(|reason| arrived.refuse(reason))
 }
 
-/// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless there is only one. Of several routes
-/// of the lock it is the first that the headers of the token are those of.
+/// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless
+/// there is only one. Of several routes of the lock it is the first that the headers of the token
+/// are those of.
 fn find(context: &RequestContext, headers: &HeaderMap) -> Result<NamedLock, Rejection> {
     let generation = Arc::clone(&context.share.generation);
-    let mut enforced = generation.config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
-        Mode::Enforce(lock) => Some((index, route, lock)),
-        Mode::Shadow(_) | Mode::Off => None,
+    let mut enforced = generation.config.routes.iter().enumerate().filter_map(|(index, route)| {
+        match &route.mode {
+            Mode::Enforce(lock) => Some((index, route, lock)),
+            Mode::Shadow(_) | Mode::Off => None,
+        }
     });
     let mut meant: Option<(usize, Cow<'_, str>)> = None;
-    for (index, route, lock) in enforced.clone().filter(|(_, route, _)| headers.contains_key(&route.lock_header)) {
-        let Some(key) = lock.key.named(generation.routes[index].headers.lock(headers)?) else { continue };
+    for (index, route, lock) in
+        enforced.clone().filter(|(_, route, _)| headers.contains_key(&route.lock_header))
+    {
+        let Some(key) = lock.key.named(generation.routes[index].headers.lock(headers)?) else {
+            continue;
+        };
         if presents_token(route, headers) {
             meant = Some((index, key));
             break;
@@ -90,7 +105,9 @@ fn find(context: &RequestContext, headers: &HeaderMap) -> Result<NamedLock, Reje
     if enforced.clone().any(|(_, _, other)| other.key.static_key() != Some(key)) {
         return Err(Rejection::LockNotAllowed);
     }
-    let index = enforced.find(|(_, route, _)| presents_token(route, headers)).map_or(first, |(index, _, _)| index);
+    let index = enforced
+        .find(|(_, route, _)| presents_token(route, headers))
+        .map_or(first, |(index, _, _)| index);
     context.route.set(Some(index));
     named(&generation.routes[index].guard, key.as_str())
 }
@@ -106,7 +123,8 @@ fn why_not_allowed(context: &RequestContext, headers: &HeaderMap) -> Option<&'st
     (can_be_named && !is_named).then_some(NAME_THE_LOCK)
 }
 
-/// Whether the lock that is named is one of routes that only watch; or, where none is named, whether there are only such routes.
+/// Whether the lock that is named is one of routes that only watch; or, where none is named,
+/// whether there are only such routes.
 fn is_only_watched(context: &RequestContext, headers: &HeaderMap) -> bool {
     let generation = &context.share.generation;
     let routes = &generation.config.routes;
@@ -116,7 +134,8 @@ fn is_only_watched(context: &RequestContext, headers: &HeaderMap) -> bool {
     routes.iter().zip(&generation.routes).any(|(route, in_force)| match &route.mode {
         Mode::Shadow(_) if !is_named => nobody_enforces,
         Mode::Shadow(lock) => {
-            names_one(route) && in_force.headers.lock(headers).is_ok_and(|key| lock.key.named(key).is_some())
+            names_one(route)
+                && in_force.headers.lock(headers).is_ok_and(|key| lock.key.named(key).is_some())
         }
         Mode::Enforce(_) | Mode::Off => false,
     })
@@ -125,7 +144,8 @@ fn is_only_watched(context: &RequestContext, headers: &HeaderMap) -> bool {
 /// Whether the headers are there in which a route has its token.
 fn presents_token(route: &Route, headers: &HeaderMap) -> bool {
     let takes_owner = route.identity.as_ref().is_some_and(|identity| identity.take_owner);
-    headers.contains_key(&route.revision_header) && (takes_owner || headers.contains_key(&route.owner_header))
+    headers.contains_key(&route.revision_header)
+        && (takes_owner || headers.contains_key(&route.owner_header))
 }
 
 fn named(guard: &Option<Guard>, key: &str) -> Result<NamedLock, Rejection> {

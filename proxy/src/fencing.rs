@@ -23,11 +23,12 @@ use crate::request_context::RequestContext;
 use crate::server::ClientBody;
 use crate::upstream::{METHOD_OVERRIDES, names_websocket};
 
-/// The parameter of a query by which some workers take another method than the request's. WordPress takes it for any method, as ServiceStack
-/// does one that is called like a field.
+/// The parameter of a query by which some workers take another method than the request's. WordPress
+/// takes it for any method, as ServiceStack does one that is called like a field.
 const METHOD_PARAMETER: &str = "_method";
 
-/// The detail of a refusal for a request that names no lock: the reasons' own words are about the token, or a slip in the name.
+/// The detail of a refusal for a request that names no lock: the reasons' own words are about the
+/// token, or a slip in the name.
 pub const NAME_THE_LOCK: &str = "Name the lock that you hold in Fence-Lock, or in the header that the route has instead, beside its owner and revision.";
 
 /// What guards a request: its lock, or why the request names none. `None` where its route is off.
@@ -37,7 +38,8 @@ pub type GuardedBy = Option<Result<NamedLock, Rejection>>;
 pub enum Authorization {
     /// Its sender holds the lock. The gate judges that once more.
     Claim(Claim),
-    /// A pass of its route, with the lock that the request is judged by should the route enforce before it is sent.
+    /// A pass of its route, with the lock that the request is judged by should the route enforce
+    /// before it is sent.
     Pass(PassReason, Option<Arc<TrackedLock>>),
 }
 
@@ -55,8 +57,9 @@ pub async fn authorize(
     authorization
 }
 
-/// Checks the sender's identity first, then the token, then the lock. So a request from somebody else gets the same answer whatever its token,
-/// and a request without a token costs no read of the store.
+/// Checks the sender's identity first, then the token, then the lock. So a request from somebody
+/// else gets the same answer whatever its token, and a request without a token costs no read of the
+/// store.
 async fn judge(
     context: &Rc<RequestContext>,
     lock: GuardedBy,
@@ -110,21 +113,32 @@ async fn judge(
 ///
 /// # Errors
 /// Why the request has none to judge.
-pub fn token(context: &RequestContext, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
-    context.active_route().headers.token(headers).inspect(|token| context.about.note_presented(token))
+pub fn token(
+    context: &RequestContext,
+    headers: &HeaderMap,
+) -> Result<FenceToken<HeaderValue>, Rejection> {
+    context
+        .active_route()
+        .headers
+        .token(headers)
+        .inspect(|token| context.about.note_presented(token))
 }
 
-/// Whether a worker may take a request for something else than its method says. What asks for a websocket is no GET any more: a tunnel carries
-/// writes. No other protocol is passed on; `h2c` is asked for by clients that don't insist (`java.net.http`, `curl --http2`). A body that has no
+/// Whether a worker may take a request for something else than its method says. What asks for a
+/// websocket is no GET any more: a tunnel carries writes. No other protocol is passed on; `h2c` is
+/// asked for by clients that don't insist (`java.net.http`, `curl --http2`). A body that has no
 /// meaning (RFC 9110, section 9.3.1) some workers leave unread, and take it for the next request.
 fn may_mean_another(request: &Request<ClientBody>) -> bool {
-    let overrides = |name: &[u8]| METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field, name));
+    let overrides =
+        |name: &[u8]| METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field, name));
     let in_head = |name: &HeaderName| overrides(name.as_str().as_bytes());
-    // Some take `;` for `&` (Rack before 3), and PHP ends a name before what would be an index, or at a NUL.
+    // Some take `;` for `&` (Rack before 3), and PHP ends a name before what would be an index, or
+    // at a NUL.
     let parameters = request.uri().query().unwrap_or_default().split(['&', ';']);
-    let mut names = parameters
-        .flat_map(|one| form_urlencoded::parse(one.as_bytes()))
-        .map(|(name, _)| name.trim_start().split(['[', '\0']).next().unwrap_or_default().to_ascii_lowercase());
+    let mut names =
+        parameters.flat_map(|one| form_urlencoded::parse(one.as_bytes())).map(|(name, _)| {
+            name.trim_start().split(['[', '\0']).next().unwrap_or_default().to_ascii_lowercase()
+        });
     names_websocket(request.headers())
         || request.method().is_safe() && !request.body().is_end_stream()
         || request.headers().keys().any(in_head)
@@ -153,12 +167,18 @@ fn unclaimed(
         Ok(NamedLock::Tracked(lock)) => Subject::of_tracked(lock),
         Ok(NamedLock::Unread(key)) => Subject::of_lock(key),
     };
-    let held = lock.as_ref().ok().filter(|_| context.is_shadow()).and_then(|lock| hold(context, lock));
+    let held =
+        lock.as_ref().ok().filter(|_| context.is_shadow()).and_then(|lock| hold(context, lock));
     rejected(context, reason, context.presenting(headers, subject), held.as_ref())
 }
 
-/// Lets a request pass on a route in shadow mode, and records what enforcing would have done. The request does not wait for the store.
-fn watch(context: &Rc<RequestContext>, lock: NamedLock, token: FenceToken<HeaderValue>) -> Authorization {
+/// Lets a request pass on a route in shadow mode, and records what enforcing would have done. The
+/// request does not wait for the store.
+fn watch(
+    context: &Rc<RequestContext>,
+    lock: NamedLock,
+    token: FenceToken<HeaderValue>,
+) -> Authorization {
     context.about.note_token(&token);
     let held = hold(context, &lock);
     let verdict = match &lock {
@@ -178,7 +198,11 @@ fn watch(context: &Rc<RequestContext>, lock: NamedLock, token: FenceToken<Header
     Authorization::Pass(PassReason::Shadow, held)
 }
 
-async fn record_shadow_verdict(context: Rc<RequestContext>, lock: NamedLock, token: FenceToken<HeaderValue>) {
+async fn record_shadow_verdict(
+    context: Rc<RequestContext>,
+    lock: NamedLock,
+    token: FenceToken<HeaderValue>,
+) {
     let lock = match lock {
         NamedLock::Tracked(lock) => lock,
         NamedLock::Unread(key) => match load(&context, &key).await {
@@ -207,7 +231,8 @@ fn hold(context: &RequestContext, lock: &NamedLock) -> Option<Arc<TrackedLock>> 
 /// Reads a lock that the cache does not know yet.
 ///
 /// # Errors
-/// `unverifiable` if it can't be read in time, `draining` if the process does not go on for so long.
+/// `unverifiable` if it can't be read in time, `draining` if the process does not go on for so
+/// long.
 pub async fn load(context: &RequestContext, key: &LockKey) -> Result<Arc<TrackedLock>, Rejection> {
     let guard = context.active_route().guard.as_ref().ok_or(Rejection::Unverifiable)?;
     let generation = &context.share.generation;
@@ -215,7 +240,8 @@ pub async fn load(context: &RequestContext, key: &LockKey) -> Result<Arc<Tracked
     generation.process.unless_over(guard.load(key, deadline)).await?
 }
 
-/// What a rejection means on this route: an answer, unless the route is in shadow mode or says `dangerous_admit`.
+/// What a rejection means on this route: an answer, unless the route is in shadow mode or says
+/// `dangerous_admit`.
 ///
 /// # Errors
 /// That answer.
@@ -229,7 +255,9 @@ pub fn rejected(
         context.would_refuse(reason, subject);
         return Ok(Authorization::Pass(PassReason::Shadow, lock.cloned()));
     }
-    if reason == Rejection::Unverifiable && context.route().on_unavailable == OnUnavailable::DangerousAdmit {
+    if reason == Rejection::Unverifiable
+        && context.route().on_unavailable == OnUnavailable::DangerousAdmit
+    {
         context.metrics().dangerous_admit.inc();
         context.about.count(|| context.counts().count(Counted::Unverified));
         context.let_past(reason, subject);
@@ -242,11 +270,18 @@ pub fn rejected(
 ///
 /// # Errors
 /// The refusal of a request that has no token to judge.
-pub fn enforced_after_all(context: &RequestContext, lock: Option<&Arc<TrackedLock>>) -> Result<Authorization, Answer> {
+pub fn enforced_after_all(
+    context: &RequestContext,
+    lock: Option<&Arc<TrackedLock>>,
+) -> Result<Authorization, Answer> {
     if let (Some(token), Some(lock)) = (context.about.token(), lock) {
         return Ok(Authorization::Claim(Claim { token: token.clone(), lock: Arc::clone(lock) }));
     }
-    let otherwise = if context.about.token().is_some() { Rejection::Unverifiable } else { Rejection::TokenMissing };
+    let otherwise = if context.about.token().is_some() {
+        Rejection::Unverifiable
+    } else {
+        Rejection::TokenMissing
+    };
     let reason = context.about.outcome().and_then(Outcome::rejection).unwrap_or(otherwise);
     Err(context.refuse(reason, lock.map(|lock| Subject::of_tracked(lock)).unwrap_or_default()))
 }
@@ -258,7 +293,9 @@ impl Authorization {
             return;
         }
         let about = &context.about;
-        if let (Authorization::Pass(PassReason::Shadow, _), Some(decision)) = (self, about.decision()) {
+        if let (Authorization::Pass(PassReason::Shadow, _), Some(decision)) =
+            (self, about.decision())
+        {
             headers.insert(FENCE_REASON, HeaderValue::from_static(about.reason()));
             headers.insert(FENCE_DECISION, decision.header());
         }

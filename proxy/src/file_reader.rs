@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Reads on a thread for that, one look after the other: while a file system does not answer, one thread waits for it and no more.
-/// Clones take turns.
+/// Reads on a thread for that, one look after the other: while a file system does not answer, one
+/// thread waits for it and no more. Clones take turns.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileReader(Arc<Mutex<()>>);
 

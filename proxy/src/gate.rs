@@ -19,8 +19,8 @@ use crate::refusal::Failure;
 use crate::request_context::{InFlight, RequestContext};
 use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
-    Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts,
-    UpstreamError, Wants, outgoing_request, prepare_body,
+    Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody,
+    SendError, Timeouts, UpstreamError, Wants, outgoing_request, prepare_body,
 };
 use crate::worker_permit::WorkerPermit;
 
@@ -41,7 +41,8 @@ pub async fn forward(
     send(context, in_flight, authorization, request).await
 }
 
-/// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
+/// Makes the request that the worker gets. A small body is read whole first, so that a slow sender
+/// holds nothing up.
 ///
 /// # Errors
 /// The answer to a request that cannot be sent.
@@ -72,16 +73,18 @@ async fn prepare(
         })
     })?;
     let (head, rest) = (*request).into_parts();
-    outgoing_request(head, body, rest.connection(), context.pool().upstream(), kept).map_err(|error| {
-        context.fail(match error {
-            InvalidHead::Target => Failure::BadTarget,
-            InvalidHead::TwoLengths => Failure::BrokenBody,
-        })
-    })
+    outgoing_request(head, body, rest.connection(), context.pool().upstream(), kept).map_err(
+        |error| {
+            context.fail(match error {
+                InvalidHead::Target => Failure::BadTarget,
+                InvalidHead::TwoLengths => Failure::BrokenBody,
+            })
+        },
+    )
 }
 
-/// Sends the request as soon as the gate lets it in. At most once: what provably was not sent leaves the gate and enters
-/// again, on another connection.
+/// Sends the request as soon as the gate lets it in. At most once: what provably was not sent
+/// leaves the gate and enters again, on another connection.
 async fn send(
     context: &Rc<RequestContext>,
     mut in_flight: InFlight,
@@ -89,11 +92,15 @@ async fn send(
     mut request: Box<Request<RequestBody>>,
 ) -> Result<Answer, Answer> {
     let route = context.route();
-    let timeouts =
-        Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
+    let timeouts = Timeouts {
+        silence: route.upstream_timeout,
+        total: route.request_timeout,
+        late: route.orphan_timeout,
+    };
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Sendable { ready, permit, place, at } = permit(context, wants, in_flight, &mut authorization).await?;
+        let Sendable { ready, permit, place, at } =
+            permit(context, wants, in_flight, &mut authorization).await?;
         if attempt == 0
             && let Authorization::Claim(claim) = &authorization
         {
@@ -110,7 +117,12 @@ async fn send(
                 (request, permit) = unsent.into_parts();
                 in_flight = permit.leave();
             }
-            Err(error @ (SendError::NoAnswer { .. } | SendError::Coded | SendError::Timeout | SendError::Body(_))) => {
+            Err(
+                error @ (SendError::NoAnswer { .. }
+                | SendError::Coded
+                | SendError::Timeout
+                | SendError::Body(_)),
+            ) => {
                 return Err(context.no_answer(&error));
             }
         }
@@ -118,7 +130,8 @@ async fn send(
     Err(context.fail(Failure::Unreachable))
 }
 
-/// Waits for the head of the response. The next request in the queue enters once something of this one is written.
+/// Waits for the head of the response. The next request in the queue enters once something of this
+/// one is written.
 async fn in_turn(
     mut place: Option<Box<QueuePlace<HeldUp>>>,
     mut head: AwaitedHead<WorkerPermit>,
@@ -153,7 +166,8 @@ impl From<Rejection> for NotEntered {
     }
 }
 
-/// Waits for a connection to the worker and for the gate; returns with both, and nothing in between.
+/// Waits for a connection to the worker and for the gate; returns with both, and nothing in
+/// between.
 ///
 /// # Errors
 /// The answer to a request that gets no further.
@@ -170,7 +184,9 @@ async fn permit(
             Authorization::Pass(reason, lock) => {
                 let ready = connection(context, wants, None).await?;
                 match WorkerPermit::passing(Rc::clone(context), *reason, in_flight) {
-                    Ok(permit) => return Ok(Sendable { ready, permit, place: None, at: Instant::now() }),
+                    Ok(permit) => {
+                        return Ok(Sendable { ready, permit, place: None, at: Instant::now() });
+                    }
                     Err(back) => in_flight = back,
                 }
                 *authorization = enforced_after_all(context, lock.as_ref())?;
@@ -179,7 +195,9 @@ async fn permit(
             }
         };
         let arrived = Arrived::request(context, claim);
-        let get_ready = |kept| async move { connection(context, wants, kept).await.map_err(NotEntered::Answered) };
+        let get_ready = |kept| async move {
+            connection(context, wants, kept).await.map_err(NotEntered::Answered)
+        };
         let reason = match enter(&arrived, get_ready).await {
             Ok(Entered { entry, ready, place, at }) => {
                 let permit = WorkerPermit::admitted(Rc::clone(context), entry, in_flight);
@@ -208,14 +226,18 @@ async fn connection(
     }
 }
 
-async fn wait_for_connection(context: &RequestContext, wants: Wants) -> Result<ReadyConnection, Answer> {
+async fn wait_for_connection(
+    context: &RequestContext,
+    wants: Wants,
+) -> Result<ReadyConnection, Answer> {
     let deadline = Instant::now() + context.share.generation.config.limits.connect_timeout;
-    let ready = context.share.generation.process.unless_over(context.pool().ready(wants, deadline)).await;
+    let ready =
+        context.share.generation.process.unless_over(context.pool().ready(wants, deadline)).await;
     ready.map_err(|over| context.refuse(over, Subject::default()))?.map_err(|error| {
         let failure = match &error {
-            UpstreamError::Unreachable(_) | UpstreamError::Tls { .. } | UpstreamError::Handshake(_) => {
-                Failure::Unreachable
-            }
+            UpstreamError::Unreachable(_)
+            | UpstreamError::Tls { .. }
+            | UpstreamError::Handshake(_) => Failure::Unreachable,
             UpstreamError::Timeout => Failure::ConnectTimeout,
             UpstreamError::Crowded => Failure::Overloaded,
         };
@@ -233,17 +255,24 @@ impl RequestContext {
             SendError::Body(BodyFault::Slow) => Failure::SlowBodyCut,
             SendError::Body(BodyFault::Large) => Failure::LargeBodyCut,
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => Failure::Declined,
-            SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } | SendError::Coded | SendError::Unsent(_) => {
-                Failure::NoAnswer
-            }
+            SendError::NoAnswer { forwarded: Forwarded::Unknown, .. }
+            | SendError::Coded
+            | SendError::Unsent(_) => Failure::NoAnswer,
         };
-        // A body that did not arrive is the client's fault; a request that was cut with its tenure is ours.
-        let is_the_workers = !matches!(error, SendError::Body(_) | SendError::NoAnswer { source: None, .. });
+        // A body that did not arrive is the client's fault; a request that was cut with its tenure
+        // is ours.
+        let is_the_workers =
+            !matches!(error, SendError::Body(_) | SendError::NoAnswer { source: None, .. });
         self.log_failure(failure, error, is_the_workers);
         self.fail(failure)
     }
 
-    fn log_failure(&self, failure: Failure, error: &(dyn std::error::Error + 'static), is_the_workers: bool) {
+    fn log_failure(
+        &self,
+        failure: Failure,
+        error: &(dyn std::error::Error + 'static),
+        is_the_workers: bool,
+    ) {
         let route = self.route().name.as_str();
         let upstream = &self.pool().upstream().address;
         let (code, error) = (failure.code(), WithCauses(error));

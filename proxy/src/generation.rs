@@ -14,8 +14,8 @@ use crate::routes::{ActiveRoute, guard_of, longest_orphan_timeouts, source_of};
 use crate::upstream::Upstream;
 use crate::upstreams::{Identity, UpstreamsError};
 
-/// What all threads share of a configuration in force. A reload puts another one in its place; requests that came in under
-/// this one keep it to their end, and with it all that it is made of.
+/// What all threads share of a configuration in force. A reload puts another one in its place;
+/// requests that came in under this one keep it to their end, and with it all that it is made of.
 pub struct Generation {
     /// How many configurations this process has had, with this one.
     pub number: u64,
@@ -55,15 +55,22 @@ pub struct PreparedGeneration {
 }
 
 impl PreparedGeneration {
-    /// Makes a configuration ready to be put in force: from now on its sources work and its static locks are kept current.
+    /// Makes a configuration ready to be put in force: from now on its sources work and its static
+    /// locks are kept current.
     ///
     /// # Errors
-    /// If a source can't be started, if a lock is tracked already and read in another way, or if TLS to a worker can't be had.
-    pub fn new(config: Config, number: u64, process: Arc<Process>) -> Result<PreparedGeneration, GenerationError> {
+    /// If a source can't be started, if a lock is tracked already and read in another way, or if
+    /// TLS to a worker can't be had.
+    pub fn new(
+        config: Config,
+        number: u64,
+        process: Arc<Process>,
+    ) -> Result<PreparedGeneration, GenerationError> {
         let (upstreams, identities) = process.identities.upstreams(&config)?;
         let sources = process.sources.of(&config, process.memory.as_ref())?;
         let guards = config.routes.iter().map(|route| guard_of(route, &sources));
-        let access_log = |log| AccessLog::open(log, process.access_lines_lost.clone(), &process.closing);
+        let access_log =
+            |log| AccessLog::open(log, process.access_lines_lost.clone(), &process.closing);
         Ok(PreparedGeneration {
             number,
             guards: guards.collect::<Result<_, _>>()?,
@@ -81,9 +88,19 @@ impl PreparedGeneration {
         self.guards.iter().filter_map(|guard| guard.as_ref()?.static_lock())
     }
 
-    /// What is to be put in force. From now on its routes are among the metrics, before their first request.
+    /// What is to be put in force. From now on its routes are among the metrics, before their first
+    /// request.
     pub fn activate(self) -> Generation {
-        let PreparedGeneration { number, config, sources, guards, upstreams, identities, access_log, process } = self;
+        let PreparedGeneration {
+            number,
+            config,
+            sources,
+            guards,
+            upstreams,
+            identities,
+            access_log,
+            process,
+        } = self;
         let orphan_timeouts = longest_orphan_timeouts(&config.routes);
         let routes = config.routes.iter().zip(guards).map(|(route, guard)| {
             let orphan_timeout_max = orphan_timeouts[&source_of(route)];
@@ -91,7 +108,17 @@ impl PreparedGeneration {
         });
         let routes = routes.collect();
         let unrouted = process.metrics.unrouted();
-        Generation { number, routes, sources, upstreams, identities, unrouted, access_log, process, config }
+        Generation {
+            number,
+            routes,
+            sources,
+            upstreams,
+            identities,
+            unrouted,
+            access_log,
+            process,
+            config,
+        }
     }
 }
 
@@ -100,12 +127,16 @@ impl Generation {
     ///
     /// # Errors
     /// Those of [`PreparedGeneration::new`].
-    pub fn new(config: Config, number: u64, process: Arc<Process>) -> Result<Generation, GenerationError> {
+    pub fn new(
+        config: Config,
+        number: u64,
+        process: Arc<Process>,
+    ) -> Result<Generation, GenerationError> {
         PreparedGeneration::new(config, number, process).map(PreparedGeneration::activate)
     }
 
-    /// Whether the source has started, and each static lock of this configuration has been read. The source may track more: the locks of a
-    /// configuration that is tried.
+    /// Whether the source has started, and each static lock of this configuration has been read.
+    /// The source may track more: the locks of a configuration that is tried.
     pub fn is_ready(&self, source: &LockSource) -> bool {
         let mut of_source = self.static_locks().filter(|lock| lock.source() == source.name());
         source.has_started() && of_source.all(|lock| lock.is_known())

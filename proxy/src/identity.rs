@@ -1,4 +1,5 @@
-//! Who the sender of a request has proved to be, and whether that is who the request claims to come from.
+//! Who the sender of a request has proved to be, and whether that is who the request claims to come
+//! from.
 
 use std::borrow::Cow;
 
@@ -11,8 +12,8 @@ use crate::request_context::RequestContext;
 use crate::token::TokenHeaders;
 
 impl RequestContext {
-    /// Holds the owner that a request claims against the names of its connection's certificate, where its route wants that. From
-    /// then on the request names the owner that it is judged by.
+    /// Holds the owner that a request claims against the names of its connection's certificate,
+    /// where its route wants that. From then on the request names the owner that it is judged by.
     ///
     /// # Errors
     /// As [`establish`].
@@ -27,16 +28,16 @@ impl RequestContext {
     }
 }
 
-/// Holds the owner that a request claims against the names of a certificate; where the owner is taken from the certificate and the
-/// request claims none, it is added to the request.
+/// Holds the owner that a request claims against the names of a certificate; where the owner is
+/// taken from the certificate and the request claims none, it is added to the request.
 ///
-/// Nothing else of the request is looked at, so that the answer to whoever is somebody else depends on nothing else: it tells nothing
-/// of the lock.
+/// Nothing else of the request is looked at, so that the answer to whoever is somebody else depends
+/// on nothing else: it tells nothing of the lock.
 ///
 /// # Errors
-/// `identity-mismatch` if the names give no owner, or not the claimed one, or several where it is to be taken from them. To whoever
-/// has proved to be somebody: `token-malformed` if the owner is given twice or named in `Connection`, and `token-missing` if it has
-/// to be given and is not.
+/// `identity-mismatch` if the names give no owner, or not the claimed one, or several where it is
+/// to be taken from them. To whoever has proved to be somebody: `token-malformed` if the owner is
+/// given twice or named in `Connection`, and `token-missing` if it has to be given and is not.
 pub fn establish(
     identity: &PeerIdentity,
     peer: Option<&PeerNames>,
@@ -52,7 +53,8 @@ pub fn establish(
         Some(claimed) if *claimed == *first || owners.any(|other| *claimed == *other) => Ok(()),
         Some(_) => Err(Rejection::IdentityMismatch),
         None if identity.take_owner => {
-            let owner = HeaderValue::from_str(&first).expect("an owner that a pattern finds is visible ASCII");
+            let owner = HeaderValue::from_str(&first)
+                .expect("an owner that a pattern finds is visible ASCII");
             headers.insert(names.owner.clone(), owner);
             Ok(())
         }
@@ -61,7 +63,10 @@ pub fn establish(
 }
 
 /// The owners that these names give; one may be given more than once.
-pub fn owners<'n>(identity: &'n PeerIdentity, peer: Option<&'n PeerNames>) -> impl Iterator<Item = Cow<'n, str>> {
+pub fn owners<'n>(
+    identity: &'n PeerIdentity,
+    peer: Option<&'n PeerNames>,
+) -> impl Iterator<Item = Cow<'n, str>> {
     let names = peer.map_or(&[][..], |peer| match identity.pattern.kind() {
         PeerNameKind::Uri => &peer.uris,
         PeerNameKind::Dns => &peer.dns,
@@ -97,25 +102,32 @@ mod tests {
             identity = {{ {pattern}, take_owner = {take_owner} }}
             "#
         );
-        let config = Config::from_toml("f.toml", &file).unwrap_or_else(|problems| panic!("{problems}"));
+        let config =
+            Config::from_toml("f.toml", &file).unwrap_or_else(|problems| panic!("{problems}"));
         config.routes[0].identity.clone().unwrap()
     }
 
     fn peer(uris: &[&str], dns: &[&str], common_names: &[&str]) -> PeerNames {
-        let [uris, dns, common_names] =
-            [uris, dns, common_names].map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+        let [uris, dns, common_names] = [uris, dns, common_names]
+            .map(|names| names.iter().map(|name| (*name).to_owned()).collect());
         PeerNames { uris, dns, common_names }
     }
 
     /// A certificate with the URIs of these shards.
     fn shards(names: &[&str]) -> PeerNames {
-        let uris: Vec<String> = names.iter().map(|name| format!("spiffe://example.org/shard/{name}")).collect();
+        let uris: Vec<String> =
+            names.iter().map(|name| format!("spiffe://example.org/shard/{name}")).collect();
         PeerNames { uris, ..PeerNames::default() }
     }
 
     /// The owner that the request is judged by, or the code of the refusal.
-    fn established(identity: &PeerIdentity, peer: Option<&PeerNames>, headers: &[(&str, &str)]) -> String {
-        let [owner, revision, lock] = ["fence-owner", "fence-revision", "fence-lock"].map(HeaderName::from_static);
+    fn established(
+        identity: &PeerIdentity,
+        peer: Option<&PeerNames>,
+        headers: &[(&str, &str)],
+    ) -> String {
+        let [owner, revision, lock] =
+            ["fence-owner", "fence-revision", "fence-lock"].map(HeaderName::from_static);
         let names = TokenHeaders { owner, revision, lock };
         let mut map = HeaderMap::new();
         for (name, value) in headers {
@@ -130,11 +142,14 @@ mod tests {
         }
     }
 
-    /// Expected of a route that checks the claimed owner, and of one that takes it from the certificate.
+    /// Expected of a route that checks the claimed owner, and of one that takes it from the
+    /// certificate.
     #[track_caller]
     fn check(pattern: &str, peer: Option<&PeerNames>, claims: &[&str], expected: [&str; 2]) {
-        let claims: Vec<(&str, &str)> = claims.iter().map(|claim| ("fence-owner", *claim)).collect();
-        let established = [false, true].map(|take| established(&identity(pattern, take), peer, &claims));
+        let claims: Vec<(&str, &str)> =
+            claims.iter().map(|claim| ("fence-owner", *claim)).collect();
+        let established =
+            [false, true].map(|take| established(&identity(pattern, take), peer, &claims));
         assert_eq!(established, expected, "{claims:?} of {peer:?} by {pattern}");
     }
 
@@ -207,10 +222,15 @@ mod tests {
         check(URI, Some(&one), &["shard-1", "shard-2"], ["token-malformed"; 2]);
         for take_owner in [false, true] {
             let identity = identity(URI, take_owner);
-            for headers in
-                [&[("connection", "fence-owner")][..], &[("fence-owner", "shard-1"), ("connection", "x, Fence-Owner")]]
-            {
-                assert_eq!(established(&identity, Some(&one), headers), "token-malformed", "{headers:?}");
+            for headers in [
+                &[("connection", "fence-owner")][..],
+                &[("fence-owner", "shard-1"), ("connection", "x, Fence-Owner")],
+            ] {
+                assert_eq!(
+                    established(&identity, Some(&one), headers),
+                    "token-malformed",
+                    "{headers:?}"
+                );
             }
         }
     }
@@ -224,7 +244,11 @@ mod tests {
                 let mut headers: Vec<(&str, &str)> =
                     revision.iter().map(|revision| ("fence-revision", *revision)).collect();
                 headers.push(("fence-owner", "shard-2"));
-                assert_eq!(established(&identity, Some(&one), &headers), "identity-mismatch", "{headers:?}");
+                assert_eq!(
+                    established(&identity, Some(&one), &headers),
+                    "identity-mismatch",
+                    "{headers:?}"
+                );
             }
         }
     }

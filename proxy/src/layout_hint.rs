@@ -1,4 +1,5 @@
-//! Whether a lock that nobody seems to hold is kept as another layout has it: who first sets fencepost up may not know how his masters do.
+//! Whether a lock that nobody seems to hold is kept as another layout has it: who first sets
+//! fencepost up may not know how his masters do.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use tokio::time::timeout;
 /// How long is waited for what is only a hint.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What to look at, if there is something where another layout has its record. `None` too where that cannot be read, as may not be
-/// permitted.
+/// What to look at, if there is something where another layout has its record. `None` too where
+/// that cannot be read, as may not be permitted.
 pub(crate) async fn hint(store: &impl LockStore, lock: &LockDescription) -> Option<String> {
     let is_free = lock.as_of.is_some() && lock.holder.is_none() && lock.problem.is_none();
     if !is_free || !lock.waiters.is_empty() {

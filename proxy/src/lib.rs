@@ -1,8 +1,9 @@
-//! fencepost: a reverse proxy that lets a request through only while its sender still holds the lock.
+//! fencepost: a reverse proxy that lets a request through only while its sender still holds the
+//! lock.
 //!
-//! In the order of a request's way: [`server`] accepts connections; [`stack`] is the way itself, on one screen:
-//! `routing` → `fencing` → `gate`, then [`upstream`]; `refusal` writes what a refused request is told. [`run`] puts it all
-//! up and takes it down again.
+//! In the order of a request's way: [`server`] accepts connections; [`stack`] is the way itself, on
+//! one screen: `routing` → `fencing` → `gate`, then [`upstream`]; `refusal` writes what a refused
+//! request is told. [`run`] puts it all up and takes it down again.
 
 // Nobody may read what is said: see `output`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -1,5 +1,6 @@
-//! The sources of locks of a process: each goes on for as long as a configuration in force, or a request that came in under
-//! an earlier one, uses it. What it has learnt of its store is kept for the next one of its name.
+//! The sources of locks of a process: each goes on for as long as a configuration in force, or a
+//! request that came in under an earlier one, uses it. What it has learnt of its store is kept for
+//! the next one of its name.
 
 mod past;
 
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Source, SourceKind};
 use fencepost_locks::{
-    EtcdOptions, EtcdStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast, WeakLockSource,
-    caution,
+    EtcdOptions, EtcdStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast,
+    WeakLockSource, caution,
 };
 use fencepost_tls::TlsError;
 use tokio::time::interval;
@@ -20,7 +21,8 @@ use crate::etcd_access::Access;
 use crate::tenure_log::Memory;
 use crate::tls_files::TlsFiles;
 
-/// How often it is looked whether a source has ended. Until then what is known ages, and admits nobody after `max_age`.
+/// How often it is looked whether a source has ended. Until then what is known ages, and admits
+/// nobody after `max_age`.
 const FAILED_PERIOD: Duration = Duration::from_millis(500);
 
 /// The lock sources of a process.
@@ -33,8 +35,8 @@ pub struct LockSources {
     pasts: Mutex<Pasts>,
 }
 
-/// A source that was started. Nobody but its users keeps it going; but as long as they do there is no second one of its name,
-/// whose gates would know nothing of the requests of the first.
+/// A source that was started. Nobody but its users keeps it going; but as long as they do there is
+/// no second one of its name, whose gates would know nothing of the requests of the first.
 struct Known {
     source: WeakLockSource,
     learnt: StorePast,
@@ -51,11 +53,13 @@ struct Etcd {
     store: EtcdStore,
     /// How they let us in.
     access: Access,
-    /// While another configuration is made ready: how they will, or how they did if that is what is tried by now.
+    /// While another configuration is made ready: how they will, or how they did if that is what is
+    /// tried by now.
     other: Option<Access>,
 }
 
-/// A source that goes on and is to be reached in another way: both ways, each over connections of its own.
+/// A source that goes on and is to be reached in another way: both ways, each over connections of
+/// its own.
 pub(crate) struct Detour {
     /// The source's name.
     pub(crate) name: String,
@@ -96,8 +100,13 @@ impl LockSources {
     /// The sources of a configuration, in its order: those that go on already, and new ones.
     ///
     /// # Errors
-    /// If one can't be started, is not what is still in use under its name, or if its TLS files are of no use.
-    pub fn of(&self, config: &Config, memory: Option<&Memory>) -> Result<Vec<LockSource>, SourcesError> {
+    /// If one can't be started, is not what is still in use under its name, or if its TLS files are
+    /// of no use.
+    pub fn of(
+        &self,
+        config: &Config,
+        memory: Option<&Memory>,
+    ) -> Result<Vec<LockSource>, SourcesError> {
         let mut known = self.known();
         // Held to the end: those that have not ended by now don't end meanwhile.
         let _in_use = in_use(&known);
@@ -105,7 +114,8 @@ impl LockSources {
         let mut sources = Vec::new();
         for (index, wanted) in config.sources.iter().enumerate() {
             let found = known.iter_mut().find(|known| known.name == wanted.name);
-            let going_on = found.and_then(|known| known.source.upgrade().map(|source| (known, source)));
+            let going_on =
+                found.and_then(|known| known.source.upgrade().map(|source| (known, source)));
             let source = match going_on {
                 Some((known, source)) if known.is(&wanted.kind) => {
                     self.make_ready(known, wanted)?;
@@ -113,13 +123,15 @@ impl LockSources {
                 }
                 Some(_) => return Err(SourcesError::InUse { name: wanted.name.clone() }),
                 None => {
-                    // What is remembered under its name is of the last store. It says nothing of another, whose tenures could not be
-                    // recorded beside it: an operator has to accept that one first.
+                    // What is remembered under its name is of the last store. It says nothing of
+                    // another, whose tenures could not be recorded beside it: an operator has to
+                    // accept that one first.
                     let another = pasts.of_another(wanted).filter(|_| memory.is_some());
                     let past = pasts.of(wanted).filter(|_| another.is_none());
                     let mut options = options(config, index, memory, past);
                     if let Some(Past { learnt, .. }) = another {
-                        (options.highest_seen, options.store_seen) = (learnt.highest_seen(), learnt.store());
+                        (options.highest_seen, options.store_seen) =
+                            (learnt.highest_seen(), learnt.store());
                     }
                     let (started, source) = self.start(wanted, past, options)?;
                     known.push(started);
@@ -131,13 +143,18 @@ impl LockSources {
         Ok(sources)
     }
 
-    /// Has the sources of a configuration read as often as its routes need it, and reached where it says.
+    /// Has the sources of a configuration read as often as its routes need it, and reached where it
+    /// says.
     pub fn follow(&self, config: &Config) {
         for known in &mut *self.known() {
-            let Some(index) = config.sources.iter().position(|source| source.name == known.name) else { continue };
+            let Some(index) = config.sources.iter().position(|source| source.name == known.name)
+            else {
+                continue;
+            };
             let Some(source) = known.source.upgrade() else { continue };
             source.set_period(period(config, index));
-            if let (Some(etcd), SourceKind::Etcd { endpoints, .. }) = (&mut known.etcd, &config.sources[index].kind)
+            if let (Some(etcd), SourceKind::Etcd { endpoints, .. }) =
+                (&mut known.etcd, &config.sources[index].kind)
                 && etcd.follow(&config.sources[index].kind, endpoints)
             {
                 source.ask_members();
@@ -147,23 +164,32 @@ impl LockSources {
 
     /// A configuration is about to be put in force: requests are let in by what its sources learn.
     pub(crate) fn admit(&self, config: &Config) {
-        let is_named = |known: &&mut Known| config.sources.iter().any(|source| source.name == known.name);
+        let is_named =
+            |known: &&mut Known| config.sources.iter().any(|source| source.name == known.name);
         self.known().iter_mut().filter(is_named).for_each(|known| known.has_admitted = true);
     }
 
-    /// The sources that `new`, which is made ready, reaches in another way than `old`, which is followed.
+    /// The sources that `new`, which is made ready, reaches in another way than `old`, which is
+    /// followed.
     pub(crate) fn detours(&self, old: &Config, new: &Config) -> Vec<Detour> {
         let detour = |known: &Known| {
             let kind = |config: &Config| {
-                config.sources.iter().find(|source| source.name == known.name).map(|source| source.kind.clone())
+                config
+                    .sources
+                    .iter()
+                    .find(|source| source.name == known.name)
+                    .map(|source| source.kind.clone())
             };
             let (etcd, before, after) = (known.etcd.as_ref()?, kind(old)?, kind(new)?);
-            let (SourceKind::Etcd { endpoints: present, .. }, SourceKind::Etcd { endpoints: other, .. }) =
-                (&before, &after)
+            let (
+                SourceKind::Etcd { endpoints: present, .. },
+                SourceKind::Etcd { endpoints: other, .. },
+            ) = (&before, &after)
             else {
                 return None;
             };
-            let access = etcd.other.as_ref().filter(|other| other.is_of(&after)).unwrap_or(&etcd.access);
+            let access =
+                etcd.other.as_ref().filter(|other| other.is_of(&after)).unwrap_or(&etcd.access);
             (before != after).then(|| Detour {
                 name: known.name.clone(),
                 present: etcd.store.beside(&etcd.access.urls(present), &etcd.access.made),
@@ -173,12 +199,17 @@ impl LockSources {
         self.known().iter().filter_map(detour).collect()
     }
 
-    /// It is clear which configuration is followed: the one before, or the one that came to nothing, needs no access any more.
+    /// It is clear which configuration is followed: the one before, or the one that came to
+    /// nothing, needs no access any more.
     pub fn settle(&self) {
-        self.known().iter_mut().filter_map(|known| known.etcd.as_mut()).for_each(|etcd| etcd.other = None);
+        self.known()
+            .iter_mut()
+            .filter_map(|known| known.etcd.as_mut())
+            .for_each(|etcd| etcd.other = None);
     }
 
-    /// The store behind a source of kind `etcd` that goes on, to ask it something else than the source does.
+    /// The store behind a source of kind `etcd` that goes on, to ask it something else than the
+    /// source does.
     pub(crate) fn etcd(&self, name: &str) -> Option<EtcdStore> {
         let known = self.known();
         known.iter().find(|known| known.name == name)?.etcd.as_ref().map(|etcd| etcd.store.clone())
@@ -189,18 +220,24 @@ impl LockSources {
         in_use(&self.known())
     }
 
-    /// Accepts that the store of a source went back ([`LockSource::accept_regression`]); where nobody uses it any more, for the next
-    /// source of its name. `None` if there never was one.
-    pub(crate) async fn accept_regression(&self, name: &str, memory: Option<&Memory>) -> Option<Result<bool, Stopped>> {
+    /// Accepts that the store of a source went back ([`LockSource::accept_regression`]); where
+    /// nobody uses it any more, for the next source of its name. `None` if there never was one.
+    pub(crate) async fn accept_regression(
+        &self,
+        name: &str,
+        memory: Option<&Memory>,
+    ) -> Option<Result<bool, Stopped>> {
         let source = {
             let mut known = self.known();
             let source = in_use(&known).into_iter().find(|source| source.name() == name);
-            // Whoever starts the next one waits for this, and so it begins with all of it or nothing.
+            // Whoever starts the next one waits for this, and so it begins with all of it or
+            // nothing.
             let pasts = self.retire(&mut known);
             match source {
                 Some(source) => source,
                 None => {
-                    let forget = || memory.iter().for_each(|memory| memory.of_source(name).forget_tenures());
+                    let forget =
+                        || memory.iter().for_each(|memory| memory.of_source(name).forget_tenures());
                     let had_gone_back = pasts.last(name)?.learnt.accept_regression(forget);
                     if had_gone_back {
                         tracing::warn!(
@@ -215,7 +252,8 @@ impl LockSources {
         Some(source.accept_regression().await)
     }
 
-    /// Completes, with its name, when the thread of one has ended that somebody uses: what is known then only ages.
+    /// Completes, with its name, when the thread of one has ended that somebody uses: what is known
+    /// then only ages.
     pub async fn failed(&self) -> String {
         let mut tick = interval(FAILED_PERIOD);
         loop {
@@ -246,7 +284,8 @@ impl LockSources {
             (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
                 let (endpoints, made) = (access.urls(endpoints), Arc::clone(&access.made));
                 let known_id = cluster_id.or_else(|| past.and_then(|past| past.store.cluster_id()));
-                let store = EtcdStore::new(&EtcdOptions { endpoints, cluster_id: known_id, access: made });
+                let store =
+                    EtcdStore::new(&EtcdOptions { endpoints, cluster_id: known_id, access: made });
                 let etcd = Etcd { store: store.clone(), access, other: None };
                 (LockSource::spawn(&name, options, move || store)?, Some(etcd), *cluster_id)
             }
@@ -256,7 +295,10 @@ impl LockSources {
             }
         };
         let (source, learnt) = (started.downgrade(), started.past());
-        Ok((Known { source, learnt, has_admitted: past.is_some(), name, cluster_id, etcd }, started))
+        Ok((
+            Known { source, learnt, has_admitted: past.is_some(), name, cluster_id, etcd },
+            started,
+        ))
     }
 
     /// Reads what a source that goes on needs to be reached in another way, if it is to be.
@@ -289,13 +331,16 @@ impl Etcd {
 impl Known {
     fn is(&self, kind: &SourceKind) -> bool {
         match kind {
-            SourceKind::Etcd { cluster_id, .. } => self.etcd.is_some() && self.cluster_id == *cluster_id,
+            SourceKind::Etcd { cluster_id, .. } => {
+                self.etcd.is_some() && self.cluster_id == *cluster_id
+            }
             SourceKind::Memory => self.etcd.is_none(),
         }
     }
 
-    /// What the next one of its name begins with. Nothing, if no request was ever let in by it: the file may have named a wrong
-    /// cluster, and been refused. If its store is below what an earlier process saw, there is something to accept.
+    /// What the next one of its name begins with. Nothing, if no request was ever let in by it: the
+    /// file may have named a wrong cluster, and been refused. If its store is below what an earlier
+    /// process saw, there is something to accept.
     fn into_past(self) -> Option<Past> {
         let Known { source: _, learnt, has_admitted, name, cluster_id: _, etcd } = self;
         let store = etcd.map_or(StoreId::Memory, |etcd| StoreId::Etcd(etcd.store.cluster_id()));
@@ -308,7 +353,12 @@ fn in_use(known: &[Known]) -> Vec<LockSource> {
     known.iter().filter_map(|known| known.source.upgrade()).collect()
 }
 
-fn options(config: &Config, index: usize, memory: Option<&Memory>, past: Option<&Past>) -> SourceOptions {
+fn options(
+    config: &Config,
+    index: usize,
+    memory: Option<&Memory>,
+    past: Option<&Past>,
+) -> SourceOptions {
     let Source { name, kind } = &config.sources[index];
     SourceOptions {
         period: period(config, index),
@@ -328,6 +378,9 @@ fn options(config: &Config, index: usize, memory: Option<&Memory>, past: Option<
 
 /// How often a source is read: often enough for the most impatient of its routes.
 fn period(config: &Config, source: usize) -> Duration {
-    let max_ages = config.routes.iter().filter(|route| route.mode.lock().is_some_and(|lock| lock.source == source));
+    let max_ages = config
+        .routes
+        .iter()
+        .filter(|route| route.mode.lock().is_some_and(|lock| lock.source == source));
     max_ages.map(|route| route.max_age).min().unwrap_or(Duration::from_secs(5)) / 5
 }

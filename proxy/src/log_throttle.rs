@@ -7,16 +7,16 @@ use tokio::time::Instant;
 
 use crate::server::HandshakeFailure;
 
-/// Lines are counted by the reason of a refusal, and beside those that no route takes the request, that it could not be read, and by
-/// the reason why a handshake came to nothing.
+/// Lines are counted by the reason of a refusal, and beside those that no route takes the request,
+/// that it could not be read, and by the reason why a handshake came to nothing.
 const KINDS: usize = HANDSHAKE + HandshakeFailure::ALL.len();
 const NO_ROUTE: usize = Rejection::ALL.len();
 const UNREAD_HEAD: usize = NO_ROUTE + 1;
 const HANDSHAKE: usize = UNREAD_HEAD + 1;
 
-/// Lets up to a hundred lines a second through for each reason. The first line of a later second has the number of those that were
-/// left out; metrics count them all. Requests that no route takes are a kind of their own, as are unreadable heads, and failed
-/// handshakes by their reason.
+/// Lets up to a hundred lines a second through for each reason. The first line of a later second
+/// has the number of those that were left out; metrics count them all. Requests that no route takes
+/// are a kind of their own, as are unreadable heads, and failed handshakes by their reason.
 #[derive(Debug)]
 pub struct LogThrottle {
     start: Instant,
@@ -26,7 +26,8 @@ pub struct LogThrottle {
 /// The throttle of one kind of line.
 #[derive(Debug, Default)]
 struct Throttle {
-    /// The second since the start, and how many lines it has had: in one word, so that it changes in one step.
+    /// The second since the start, and how many lines it has had: in one word, so that it changes
+    /// in one step.
     second_and_lines: AtomicU64,
     /// How many were left out since a line told their number.
     left_out: AtomicU64,
@@ -73,13 +74,15 @@ impl LogThrottle {
 
 impl Throttle {
     fn admits(&self, second: u64) -> bool {
-        let taken = self.second_and_lines.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
-            match (word >> 32, word & u64::from(u32::MAX)) {
+        let taken = self.second_and_lines.fetch_update(
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+            |word| match (word >> 32, word & u64::from(u32::MAX)) {
                 (present, lines) if present >= second && lines >= LogThrottle::LINES_MAX => None,
                 (present, _) if present >= second => Some(word + 1),
                 _ => Some(second << 32 | 1),
-            }
-        });
+            },
+        );
         taken.is_ok()
     }
 }
@@ -128,7 +131,9 @@ mod tests {
         const SECONDS: u64 = 5;
         const EACH: u64 = SECONDS * 1_000;
         let throttle = LogThrottle::new();
-        let admits = |millis| throttle.admits(Rejection::NotOwner, throttle.start + Duration::from_millis(millis));
+        let admits = |millis| {
+            throttle.admits(Rejection::NotOwner, throttle.start + Duration::from_millis(millis))
+        };
         let flood = || (0..EACH).filter_map(admits).collect::<Vec<_>>();
         let told: Vec<u64> = thread::scope(|scope| {
             let floods = [(); 4].map(|()| scope.spawn(flood));

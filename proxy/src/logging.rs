@@ -1,4 +1,5 @@
-//! The log: lines on standard error, written by a thread of their own, so that nobody waits for whoever reads them.
+//! The log: lines on standard error, written by a thread of their own, so that nobody waits for
+//! whoever reads them.
 
 mod causes;
 mod complaints;
@@ -29,7 +30,8 @@ use filter::Filter;
 /// How long the end of a process waits for whoever reads the log.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// The log of a process. Whoever has this can change what is logged; what is written when it goes is written to its end.
+/// The log of a process. Whoever has this can change what is logged; what is written when it goes
+/// is written to its end.
 pub struct Log {
     control: LogControl,
     lines: Lines,
@@ -56,7 +58,8 @@ impl Log {
         let (filter, handle) = reload::Layer::new(filter);
         let lost = Lost::default();
         let write = |line: &[u8]| stderr().write_all(line);
-        let (lines, writing) = Lines::begin("log", lost.clone(), write).expect("the system gives the log a thread");
+        let (lines, writing) =
+            Lines::begin("log", lost.clone(), write).expect("the system gives the log a thread");
         let control = LogControl { filter: handle, lost };
         let layer = tracing_subscriber::fmt::layer().with_writer(lines.clone());
         let registry = tracing_subscriber::registry().with(filter).with(filter_fn(tells_no_secret));
@@ -83,8 +86,8 @@ impl Drop for Log {
     }
 }
 
-/// Whether a line may be written, whatever the filter says. Libraries follow what passes through them, frame by frame, and what of it
-/// they show is theirs to change with any version.
+/// Whether a line may be written, whatever the filter says. Libraries follow what passes through
+/// them, frame by frame, and what of it they show is theirs to change with any version.
 fn tells_no_secret(line: &Metadata<'_>) -> bool {
     *line.level() <= Level::INFO || line.target().starts_with("fencepost")
 }

@@ -19,8 +19,9 @@ use fencepost_config::{Config, Problems};
 use fencepost_hold::command as hold;
 use nix::sys::signal::SigSet;
 
-/// Each request takes some two dozen pieces of memory, several of them larger than what the C library keeps at hand for a thread, and
-/// decisions are freed by another thread than made them. This allocator keeps more at hand.
+/// Each request takes some two dozen pieces of memory, several of them larger than what the C
+/// library keeps at hand for a thread, and decisions are freed by another thread than made them.
+/// This allocator keeps more at hand.
 #[cfg(target_arch = "x86_64")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -31,8 +32,8 @@ const EXIT_FAILED: u8 = 1;
 const EXIT_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    // Whoever has started this may have blocked some, which is inherited: SIGTERM would never be heard, nor that a child has ended. It has
-    // to come before any thread, and cannot fail.
+    // Whoever has started this may have blocked some, which is inherited: SIGTERM would never be
+    // heard, nor that a child has ended. It has to come before any thread, and cannot fail.
     let _ = SigSet::empty().thread_set_mask();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -51,18 +52,27 @@ fn main() -> ExitCode {
             match Log::begin(&filter, log.log_format) {
                 Ok(running) => {
                     panics::note();
-                    let ended = with_config(settings, |config, origin| serve(config, origin, &running));
+                    let ended =
+                        with_config(settings, |config, origin| serve(config, origin, &running));
                     end_serving(ended, running, log.log_format)
                 }
                 Err(error) => told(Err(Failed::Usage(format!("{said_by}: {error}")))),
             }
         }
-        Command::Check { settings, live } => told(with_config(settings, |config, _| check_config(&config, live))),
-        Command::Explain { config, question } => told(with_file(&config, |config, _| explain_token(&config, question))),
+        Command::Check { settings, live } => {
+            told(with_config(settings, |config, _| check_config(&config, live)))
+        }
+        Command::Explain { config, question } => {
+            told(with_file(&config, |config, _| explain_token(&config, question)))
+        }
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
         Command::Hold(settings) => by_its_code(hold::hold(*settings)),
-        Command::HoldStart { gate, command } => ExitCode::from(hold::become_command(&gate, &command)),
-        Command::HoldWatchdog { holder, others } => by_its_code(hold::run_watchdog(holder, &others)),
+        Command::HoldStart { gate, command } => {
+            ExitCode::from(hold::become_command(&gate, &command))
+        }
+        Command::HoldWatchdog { holder, others } => {
+            by_its_code(hold::run_watchdog(holder, &others))
+        }
     }
 }
 
@@ -95,7 +105,8 @@ impl From<Problems> for Failed {
     }
 }
 
-/// Says at last, if serving failed, why: in the log's form where that is for programs. Whatever was logged before is written first.
+/// Says at last, if serving failed, why: in the log's form where that is for programs. Whatever was
+/// logged before is written first.
 fn end_serving(ended: Result<(), Failed>, log: Log, format: LogFormat) -> ExitCode {
     let is_for_programs = format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR);
     if is_for_programs {
@@ -113,7 +124,10 @@ fn end_serving(ended: Result<(), Failed>, log: Log, format: LogFormat) -> ExitCo
 }
 
 /// Reads the configuration and goes on with it, or has everything that is wrong with it.
-fn with_config<T>(settings: Settings, run: impl FnOnce(Config, Origin) -> Result<T, Failed>) -> Result<T, Failed> {
+fn with_config<T>(
+    settings: Settings,
+    run: impl FnOnce(Config, Origin) -> Result<T, Failed>,
+) -> Result<T, Failed> {
     match &settings.config {
         Some(path) => with_file(path, run),
         None if settings.name_nothing() => {
@@ -124,7 +138,10 @@ fn with_config<T>(settings: Settings, run: impl FnOnce(Config, Origin) -> Result
     }
 }
 
-fn with_file<T>(path: &Path, run: impl FnOnce(Config, Origin) -> Result<T, Failed>) -> Result<T, Failed> {
+fn with_file<T>(
+    path: &Path,
+    run: impl FnOnce(Config, Origin) -> Result<T, Failed>,
+) -> Result<T, Failed> {
     let file = ConfigFile::read(path).map_err(Failed::Usage)?;
     run(file.first()?, Origin::File(file))
 }
@@ -137,8 +154,11 @@ fn serve(config: Config, origin: Origin, log: &Log) -> Result<(), Failed> {
     check::files(&config, check::User::Ourselves)?;
     let bound = fencepost::bind(&config).map_err(anyhow::Error::from)?;
     block_on(async move {
-        let surroundings = Surroundings { origin, log: Some(log.control()), ..Surroundings::default() };
-        fencepost::run(config, bound, surroundings, fencepost::terminated).await.map_err(anyhow::Error::from)
+        let surroundings =
+            Surroundings { origin, log: Some(log.control()), ..Surroundings::default() };
+        fencepost::run(config, bound, surroundings, fencepost::terminated)
+            .await
+            .map_err(anyhow::Error::from)
     })?;
     Ok(())
 }
@@ -152,7 +172,8 @@ fn check_config(config: &Config, live: bool) -> Result<(), Failed> {
     for line in check::trusted(config) {
         print(line).map_err(anyhow::Error::from)?;
     }
-    print(format_args!("The configuration is right: {}.", check::summary(config))).map_err(anyhow::Error::from)?;
+    print(format_args!("The configuration is right: {}.", check::summary(config)))
+        .map_err(anyhow::Error::from)?;
     if live {
         block_on(check::live(config))?;
     }
@@ -161,7 +182,8 @@ fn check_config(config: &Config, live: bool) -> Result<(), Failed> {
 
 fn explain_token(config: &Config, question: Question) -> Result<(), Failed> {
     let as_json = question.json;
-    let asked = Asked::of(config, question).map_err(|problem| Failed::Usage(problem.to_string()))?;
+    let asked =
+        Asked::of(config, question).map_err(|problem| Failed::Usage(problem.to_string()))?;
     block_on(async move {
         let explanation = asked.answer().await?;
         match as_json {
@@ -186,18 +208,21 @@ fn by_its_code(work: impl Future<Output = u8>) -> ExitCode {
     }
 }
 
-/// Runs the main thread's share: admin listener and signals. Requests and the lock store have threads of their own.
+/// Runs the main thread's share: admin listener and signals. Requests and the lock store have
+/// threads of their own.
 fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime =
-        look_for_descriptors().and_then(|()| tokio::runtime::Builder::new_current_thread().enable_all().build());
+    let runtime = look_for_descriptors()
+        .and_then(|()| tokio::runtime::Builder::new_current_thread().enable_all().build());
     let runtime = runtime.context("cannot start")?;
     let done = runtime.block_on(tokio::task::LocalSet::new().run_until(work));
-    // What still blocks reads a file, maybe of a file system that does not answer: that is no reason to stay.
+    // What still blocks reads a file, maybe of a file system that does not answer: that is no
+    // reason to stay.
     runtime.shutdown_background();
     done
 }
 
-/// Whether there are some for this thread's event queue and signals: for want of those of the latter tokio panics.
+/// Whether there are some for this thread's event queue and signals: for want of those of the
+/// latter tokio panics.
 fn look_for_descriptors() -> io::Result<()> {
     (0..4).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>().map(drop)
 }

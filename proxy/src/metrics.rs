@@ -1,5 +1,5 @@
-//! What operators count. Registered once, handed down; label values come from enums and the configuration, never from
-//! requests.
+//! What operators count. Registered once, handed down; label values come from enums and the
+//! configuration, never from requests.
 
 mod active_config;
 mod requests;
@@ -14,7 +14,8 @@ use std::time::SystemTime;
 use fencepost_config::Config;
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 pub use requests::{Counted, RequestCounts};
@@ -95,7 +96,8 @@ pub enum ReloadOutcome {
 }
 
 impl ReloadOutcome {
-    const ALL: [ReloadOutcome; 3] = [ReloadOutcome::Applied, ReloadOutcome::Unchanged, ReloadOutcome::Rejected];
+    const ALL: [ReloadOutcome; 3] =
+        [ReloadOutcome::Applied, ReloadOutcome::Unchanged, ReloadOutcome::Rejected];
 
     fn name(self) -> &'static str {
         match self {
@@ -115,9 +117,12 @@ impl Metrics {
         let registry = Registry::new();
         let made = Registering(&registry);
         // As close as those of verdicts; a handoff takes what the worker takes for one request.
-        let handoff_buckets =
-            vec![5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0];
-        let build_info = made.gauges("fencepost_build_info", "The running version.", &["version"])?;
+        let handoff_buckets = vec![
+            5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+            25.0, 60.0,
+        ];
+        let build_info =
+            made.gauges("fencepost_build_info", "The running version.", &["version"])?;
         build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Metrics {
             requests: requests::Requests::new(&made)?,
@@ -195,7 +200,8 @@ impl Metrics {
         })
     }
 
-    /// How many requests were refused, or would have been, since the start, on all routes there were.
+    /// How many requests were refused, or would have been, since the start, on all routes there
+    /// were.
     pub fn refused(&self) -> Refusals {
         self.requests.refused()
     }
@@ -222,7 +228,8 @@ impl Metrics {
         self.config.rejected.set(rejected.into());
     }
 
-    /// Whether the configuration file, as it was last read, was rejected: it is not what is in force.
+    /// Whether the configuration file, as it was last read, was rejected: it is not what is in
+    /// force.
     pub fn config_rejected(&self) -> bool {
         self.config.rejected.get() != 0
     }
@@ -247,7 +254,8 @@ impl Metrics {
         raise(&self.panics, panics);
     }
 
-    /// Notes how many client connections limits have ended by now: those turned away at once, and each limit's.
+    /// Notes how many client connections limits have ended by now: those turned away at once, and
+    /// each limit's.
     pub fn set_connections_ended(&self, refused: u64, closed: impl Fn(Closing) -> u64) {
         raise(&self.connections_refused, refused);
         for closing in Closing::ALL {
@@ -267,11 +275,16 @@ impl Metrics {
         self.state_dir_failing.set(failing.into());
     }
 
-    /// The Prometheus text format, version 0.0.4; with what this configuration says of its routes, and what is known of its sources.
+    /// The Prometheus text format, version 0.0.4; with what this configuration says of its routes,
+    /// and what is known of its sources.
     ///
     /// # Errors
     /// Never in practice: every metric has a name and values.
-    pub fn text(&self, config: &Config, sources: &[(&str, SourceReading)]) -> Result<Vec<u8>, prometheus::Error> {
+    pub fn text(
+        &self,
+        config: &Config,
+        sources: &[(&str, SourceReading)],
+    ) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         TextEncoder::new().encode(&active_config::info(config)?, &mut text)?;
@@ -293,7 +306,12 @@ impl Registering<'_> {
         self.add(IntCounter::new(name, help))
     }
 
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+    fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntCounterVec, prometheus::Error> {
         self.add(IntCounterVec::new(Opts::new(name, help), labels))
     }
 
@@ -301,11 +319,19 @@ impl Registering<'_> {
         self.add(IntGauge::new(name, help))
     }
 
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+    fn gauges(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntGaugeVec, prometheus::Error> {
         self.add(gauges(name, help, labels))
     }
 
-    fn add<C: Collector + Clone + 'static>(&self, made: Result<C, prometheus::Error>) -> Result<C, prometheus::Error> {
+    fn add<C: Collector + Clone + 'static>(
+        &self,
+        made: Result<C, prometheus::Error>,
+    ) -> Result<C, prometheus::Error> {
         let collector = made?;
         self.0.register(Box::new(collector.clone()))?;
         Ok(collector)

@@ -1,8 +1,11 @@
-//! What operators can look at: refusals, a sample of the admissions, who held which lock when, who waited for whom.
+//! What operators can look at: refusals, a sample of the admissions, who held which lock when, who
+//! waited for whom.
 //!
-//! A worker thread only notes what happened, in a short list of its own ([`Observations::note_decision`], [`Observations::note`]); nobody waits
-//! for anybody. Ten times a second, or when somebody looks, the lists are collected into the [`Book`]: the last decisions ([`ring`]), the
-//! [`shadow`] report and the [`timeline`]. Everything is bounded, and what found no room is counted.
+//! A worker thread only notes what happened, in a short list of its own
+//! ([`Observations::note_decision`], [`Observations::note`]); nobody waits for anybody. Ten times a
+//! second, or when somebody looks, the lists are collected into the [`Book`]: the last decisions
+//! ([`ring`]), the [`shadow`] report and the [`timeline`]. Everything is bounded, and what found no
+//! room is counted.
 
 pub mod collector;
 pub mod filter;
@@ -87,13 +90,19 @@ impl Observations {
         }
     }
 
-    /// Notes a decision of the worker thread of that number: in a flood by counting it with one that is like it, if there is one and it may be, so
-    /// that it is not even put down.
-    pub fn note_decision(&self, thread: usize, like: Option<&Likeness<'_>>, decision: impl FnOnce() -> Box<Decision>) {
+    /// Notes a decision of the worker thread of that number: in a flood by counting it with one
+    /// that is like it, if there is one and it may be, so that it is not even put down.
+    pub fn note_decision(
+        &self,
+        thread: usize,
+        like: Option<&Likeness<'_>>,
+        decision: impl FnOnce() -> Box<Decision>,
+    ) {
         lock(&self.notes[thread]).note_decision(like, decision);
     }
 
-    /// Notes what else happened there, and says whether there was room, of which a flood of refusals takes none.
+    /// Notes what else happened there, and says whether there was room, of which a flood of
+    /// refusals takes none.
     pub fn note(&self, thread: usize, event: impl FnOnce() -> Event) -> bool {
         let has_room = lock(&self.notes[thread]).note(event);
         if !has_room {
@@ -102,8 +111,8 @@ impl Observations {
         has_room
     }
 
-    /// Notes the end of what was noted as begun on that thread, room or not: without, it would go on for ever. There are no more of
-    /// them than beginnings, for which there has to be room.
+    /// Notes the end of what was noted as begun on that thread, room or not: without, it would go
+    /// on for ever. There are no more of them than beginnings, for which there has to be room.
     pub fn note_end(&self, thread: usize, end: Event) {
         lock(&self.notes[thread]).note_end(end);
     }
@@ -118,9 +127,11 @@ impl Observations {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Collects what the threads have noted, and what happened elsewhere, in the order of time. Says whether there was anything.
+    /// Collects what the threads have noted, and what happened elsewhere, in the order of time.
+    /// Says whether there was anything.
     ///
-    /// What one thread has noted stays in its order: the clock on the wall may be set back, and nothing ends before it has begun.
+    /// What one thread has noted stays in its order: the clock on the wall may be set back, and
+    /// nothing ends before it has begun.
     pub fn collect(&self, elsewhere: Vec<Event>) -> bool {
         // Held throughout, so that nobody who asks sees half of it, or a later half first.
         let mut book = lock(&self.book);
@@ -205,7 +216,8 @@ impl Book {
     }
 }
 
-/// What is observed is for looking at only: a panic in the middle of noting it is no reason to stop.
+/// What is observed is for looking at only: a panic in the middle of noting it is no reason to
+/// stop.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -257,7 +269,10 @@ mod tests {
         };
         note(0, decision("late", 3));
         note(1, decision("early", 1));
-        assert!(observations.collect(vec![Event::Decision { decision: decision("between", 2), alike: 0 }]));
+        assert!(
+            observations
+                .collect(vec![Event::Decision { decision: decision("between", 2), alike: 0 }])
+        );
         let ids = observations.look(|book| {
             let newest = book.decisions.newest(&Filter::default(), 10);
             newest.iter().map(|decision| decision.id.to_string()).collect::<Vec<_>>()
@@ -278,12 +293,16 @@ mod tests {
     fn of_a_flood_some_are_kept_and_each_is_counted() {
         let observations = Observations::new(NonZeroUsize::MIN, 10_000);
         let reason = Rejection::StaleTenure;
-        let flood = Decision { outcome: Outcome::WouldBeRefused(reason), ..Decision::for_tests("flood") };
+        let flood =
+            Decision { outcome: Outcome::WouldBeRefused(reason), ..Decision::for_tests("flood") };
         let counted = |count: u32| {
-            (0..count).for_each(|_| observations.note_decision(0, Some(&flood.likeness()), || Box::new(flood.clone())));
+            (0..count).for_each(|_| {
+                observations.note_decision(0, Some(&flood.likeness()), || Box::new(flood.clone()))
+            });
             observations.collect(Vec::new());
             let watched = [Watched { label: Arc::clone(&flood.route), admitted: 0 }];
-            observations.look(|book| book.shadow.to_json(&watched, flood.at)["routes"][0]["refused"].take())
+            observations
+                .look(|book| book.shadow.to_json(&watched, flood.at)["routes"][0]["refused"].take())
         };
         assert_eq!((counted(5_000), counted(5_000)), (json!(5_000), json!(10_000)));
         let not_all = || observations.look(|book| book.not_all_until.is_some());

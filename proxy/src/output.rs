@@ -1,4 +1,5 @@
-//! What a command says. Whoever was to read it may have left, or have no room: `println!` and `eprintln!` panic there.
+//! What a command says. Whoever was to read it may have left, or have no room: `println!` and
+//! `eprintln!` panic there.
 
 use std::fmt::Display;
 use std::io::{self, Write, stderr, stdout};

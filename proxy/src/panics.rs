@@ -1,4 +1,5 @@
-//! What a panic comes to: the end of one request, a line in the log, and one more in a count. The process goes on.
+//! What a panic comes to: the end of one request, a line in the log, and one more in a count. The
+//! process goes on.
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -37,9 +38,9 @@ pub fn count() -> u64 {
 
 /// Does some work that may panic.
 ///
-/// What it shares with others is not looked after: a value that was being changed stays as it was left. Here that is a
-/// connection, which is closed, a request's place at its gate, which counts on as that of an orphan, or a gate, which lets in
-/// nobody any more.
+/// What it shares with others is not looked after: a value that was being changed stays as it was
+/// left. Here that is a connection, which is closed, a request's place at its gate, which counts on
+/// as that of an orphan, or a gate, which lets in nobody any more.
 ///
 /// # Errors
 /// [`Panicked`] instead of the panic.
@@ -48,7 +49,8 @@ pub fn contained<F: Future>(work: F) -> Contained<F> {
 }
 
 pin_project! {
-    /// See [`contained`]. Not an `async fn`, which would have room for the work twice: as what it was given, and as what it waits for.
+    /// See [`contained`]. Not an `async fn`, which would have room for the work twice: as what it
+    /// was given, and as what it waits for.
     pub struct Contained<F> {
         #[pin]
         work: F,
@@ -70,7 +72,8 @@ impl<F: Future> Future for Contained<F> {
 fn log(panic: &PanicHookInfo<'_>) {
     let location = panic.location().map(ToString::to_string);
     let backtrace = Backtrace::capture(); // Only if `RUST_BACKTRACE` asks for it.
-    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+    let backtrace =
+        (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
     tracing::error!(
         thread = thread::current().name(),
         location,
@@ -80,10 +83,13 @@ fn log(panic: &PanicHookInfo<'_>) {
     );
 }
 
-/// What the code says of it. A text that was put together at the time may quote what somebody sent (slicing a string does), and
-/// is left out.
+/// What the code says of it. A text that was put together at the time may quote what somebody sent
+/// (slicing a string does), and is left out.
 fn reason(payload: &dyn Any) -> &'static str {
-    payload.downcast_ref::<&'static str>().copied().unwrap_or("(left out, since it may quote a request)")
+    payload
+        .downcast_ref::<&'static str>()
+        .copied()
+        .unwrap_or("(left out, since it may quote a request)")
 }
 
 #[cfg(test)]
@@ -95,7 +101,10 @@ mod tests {
         let secret = "Bearer s3cret ü".to_owned();
         let cut_short = secret.len() - 1;
         let quoting = catch_unwind(|| secret[..cut_short].len()).unwrap_err();
-        assert!(quoting.downcast_ref::<String>().unwrap().contains("s3cret"), "the standard library quotes it");
+        assert!(
+            quoting.downcast_ref::<String>().unwrap().contains("s3cret"),
+            "the standard library quotes it"
+        );
         assert_eq!(reason(&*quoting), "(left out, since it may quote a request)");
 
         let plain = catch_unwind(|| panic!("an invariant")).unwrap_err();

@@ -64,7 +64,8 @@ impl Process {
         Process::new(None, MemoryStore::new(), None, ConnectionQuota::unlimited())
     }
 
-    /// A process at its start; `store` is behind sources of kind `memory`, and it has as many connections to workers as `to_workers` has.
+    /// A process at its start; `store` is behind sources of kind `memory`, and it has as many
+    /// connections to workers as `to_workers` has.
     ///
     /// # Errors
     /// Never in practice: the names of metrics are constants.
@@ -101,11 +102,20 @@ impl Process {
         self.memory.as_ref().is_some_and(Memory::is_failing)
     }
 
-    /// What decisions say of a route, once it is in force; until now so many of its requests were admitted in that mode. While its mode
-    /// stays what it is, so does the time since when it is in it.
-    pub fn label(&self, name: &str, mode: &'static str, source: Option<&str>, admitted: u64) -> Arc<RouteLabel> {
+    /// What decisions say of a route, once it is in force; until now so many of its requests were
+    /// admitted in that mode. While its mode stays what it is, so does the time since when it is in
+    /// it.
+    pub fn label(
+        &self,
+        name: &str,
+        mode: &'static str,
+        source: Option<&str>,
+        admitted: u64,
+    ) -> Arc<RouteLabel> {
         let labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = labels.get(name).filter(|label| label.mode == mode && label.source.as_deref() == source);
+        let before = labels
+            .get(name)
+            .filter(|label| label.mode == mode && label.source.as_deref() == source);
         if let Some(label) = before {
             return Arc::clone(label);
         }
@@ -138,17 +148,22 @@ impl Process {
         self.has_unseen.load(Ordering::Relaxed)
     }
 
-    /// From now on, whatever has not got to the worker by itself is refused as well. Says whether anything waits that is told so now.
+    /// From now on, whatever has not got to the worker by itself is refused as well. Says whether
+    /// anything waits that is told so now.
     pub fn end_waits(&self) -> bool {
         let waits = self.over.receiver_count() > 0;
         self.over.send_replace(true);
         waits
     }
 
-    /// Completes once whatever has not got to the worker by itself is refused ([`Process::end_waits`]).
+    /// Completes once whatever has not got to the worker by itself is refused
+    /// ([`Process::end_waits`]).
     pub async fn over(&self) {
         let mut over = self.over.subscribe();
-        over.wait_for(|over| *over).await.map(drop).expect("a process outlives those who borrow it");
+        over.wait_for(|over| *over)
+            .await
+            .map(drop)
+            .expect("a process outlives those who borrow it");
     }
 
     /// Waits for what a request needs before anything of it goes to the worker.

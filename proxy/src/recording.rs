@@ -1,5 +1,5 @@
-//! Records every verdict: a count, for refusals a line in the log, and a decision that operators can look at. Writes the proxy's own answers.
-//! It decides nothing.
+//! Records every verdict: a count, for refusals a line in the log, and a decision that operators
+//! can look at. Writes the proxy's own answers. It decides nothing.
 
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ use crate::server::{ClientAddress, UnreadHead};
 use crate::upstream::ResponseBody;
 use crate::worker_permit::WorkerPermit;
 
-/// An answer on its way to the client. Behind a pointer, as the request: it is moved from layer to layer.
+/// An answer on its way to the client. Behind a pointer, as the request: it is moved from layer to
+/// layer.
 pub type Answer = Box<Response<ResponseBody<WorkerPermit>>>;
 
 /// What the verdict on a request was, where its route says so: `Fence-Verdict`.
@@ -77,13 +78,18 @@ impl RequestContext {
 
     /// The answer to a request that made us panic.
     pub fn panicked(&self) -> Answer {
-        self.fail(if self.about.may_be_sent() { Failure::InternalAfterSending } else { Failure::Internal })
+        self.fail(if self.about.may_be_sent() {
+            Failure::InternalAfterSending
+        } else {
+            Failure::Internal
+        })
     }
 
     /// The subject with the readable part of what these headers present.
     pub fn presenting<'a>(&self, headers: &'a HeaderMap, subject: Subject<'a>) -> Subject<'a> {
         let names = &self.active_route().headers;
-        let (owner, revision) = (names.owner(headers).ok().flatten(), names.revision_alone(headers));
+        let (owner, revision) =
+            (names.owner(headers).ok().flatten(), names.revision_alone(headers));
         self.about.note_part(owner, revision);
         Subject { owner, revision, ..subject }
     }
@@ -101,7 +107,8 @@ impl RequestContext {
             None => StatusCode::PRECONDITION_FAILED,
         };
         let (decision_id, Subject { lock, detail, .. }) = (decision.as_str(), subject);
-        let refusal = Refusal { reason, lock, decision: decision_id, stale_status, retry_after, detail };
+        let refusal =
+            Refusal { reason, lock, decision: decision_id, stale_status, retry_after, detail };
         let answer = boxed(|| refusal.answer(self.form).map(ResponseBody::Whole));
         self.record(decision, Outcome::Refused(reason), subject, Some(answer.status()));
         answer
@@ -113,7 +120,8 @@ impl RequestContext {
         self.record(decision, Outcome::WouldBeRefused(reason), subject, None);
     }
 
-    /// Records that the request goes on though something speaks against it, by a setting that weakens the fence.
+    /// Records that the request goes on though something speaks against it, by a setting that
+    /// weakens the fence.
     pub fn let_past(&self, reason: Rejection, subject: Subject<'_>) {
         self.record(self.share.decisions.next(), Outcome::LetPast(reason), subject, None);
     }
@@ -127,10 +135,19 @@ impl RequestContext {
         }
     }
 
-    /// Counts what was decided, writes it to the log at a bounded rate, and notes it for operators to look at.
-    fn record(&self, id: DecisionId, outcome: Outcome, subject: Subject<'_>, status: Option<StatusCode>) {
+    /// Counts what was decided, writes it to the log at a bounded rate, and notes it for operators
+    /// to look at.
+    fn record(
+        &self,
+        id: DecisionId,
+        outcome: Outcome,
+        subject: Subject<'_>,
+        status: Option<StatusCode>,
+    ) {
         match outcome {
-            Outcome::Refused(reason) => self.about.count(|| self.counts().count(Counted::Refused(reason))),
+            Outcome::Refused(reason) => {
+                self.about.count(|| self.counts().count(Counted::Refused(reason)))
+            }
             Outcome::WouldBeRefused(reason) => {
                 self.about.count(|| self.counts().count(Counted::WouldBeRefused(reason)))
             }
@@ -165,7 +182,9 @@ impl RequestContext {
 
     /// Writes to the log, at a bounded rate, that no route takes the request. It has no decision.
     pub fn log_no_route(&self, host: Option<&str>) {
-        let Some(left_out) = self.share.generation.process.log.admits_no_route(self.arrived) else { return };
+        let Some(left_out) = self.share.generation.process.log.admits_no_route(self.arrived) else {
+            return;
+        };
         tracing::info!(
             failure = Failure::NoRoute.code(),
             host = host.map(shown_host).as_deref(),
@@ -216,8 +235,8 @@ impl RequestContext {
 }
 
 impl ThreadShare {
-    /// Counts a request over HTTP/1 whose head could not be read, and writes it to the log, at a bounded rate: it has neither a route nor a
-    /// line in the access log.
+    /// Counts a request over HTTP/1 whose head could not be read, and writes it to the log, at a
+    /// bounded rate: it has neither a route nor a line in the access log.
     pub fn note_unread_head(&self, client: ClientAddress, why: UnreadHead) {
         let failure = match why {
             UnreadHead::TooLarge => Failure::LargeHead,

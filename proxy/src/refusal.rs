@@ -15,7 +15,8 @@ pub enum Failure {
     NoRoute,
     /// It asks for what a proxy like this does not do, CONNECT above all.
     NotSupported,
-    /// Its client may wait for leave to send the body, and does not ask for that as it can be given.
+    /// Its client may wait for leave to send the body, and does not ask for that as it can be
+    /// given.
     Expectation,
     /// Its body ended before its time, or was not of the length it claimed.
     BrokenBody,
@@ -31,7 +32,8 @@ pub enum Failure {
     LargeBodyCut,
     /// It has more header fields than a request may have, or longer ones.
     LargeHead,
-    /// What it is cannot be told: over HTTP/1 its head has no reading, or more than one. The connection itself answers it.
+    /// What it is cannot be told: over HTTP/1 its head has no reading, or more than one. The
+    /// connection itself answers it.
     Unreadable,
     /// Its target is neither a path nor a URL with a valid host.
     BadTarget,
@@ -43,7 +45,8 @@ pub enum Failure {
     Declined,
     /// There was no free connection to the worker in time.
     Overloaded,
-    /// The worker broke the connection after the request was sent, or its answer can't be passed on.
+    /// The worker broke the connection after the request was sent, or its answer can't be passed
+    /// on.
     NoAnswer,
     /// The worker did not answer in time.
     TimedOut,
@@ -119,11 +122,16 @@ impl Failure {
     const fn facts(self) -> Facts {
         match self {
             Failure::NoRoute => {
-                Facts::new("no-route", 404, grpc::UNIMPLEMENTED, "No route is for this path").unrouted()
+                Facts::new("no-route", 404, grpc::UNIMPLEMENTED, "No route is for this path")
+                    .unrouted()
             }
-            Failure::NotSupported => {
-                Facts::new("not-supported", 501, grpc::UNIMPLEMENTED, "This method is not forwarded").unrouted()
-            }
+            Failure::NotSupported => Facts::new(
+                "not-supported",
+                501,
+                grpc::UNIMPLEMENTED,
+                "This method is not forwarded",
+            )
+            .unrouted(),
             Failure::Expectation => {
                 let title = "What it expects cannot be met";
                 Facts::new("expectation-failed", 417, grpc::INVALID_ARGUMENT, title).unrouted()
@@ -133,7 +141,8 @@ impl Failure {
                 Facts::new("large-head", 431, grpc::RESOURCE_EXHAUSTED, title).unrouted()
             }
             Failure::Unreadable => {
-                Facts::new("unreadable", 400, grpc::INVALID_ARGUMENT, "The request cannot be read").unrouted()
+                Facts::new("unreadable", 400, grpc::INVALID_ARGUMENT, "The request cannot be read")
+                    .unrouted()
             }
             Failure::BrokenBody => {
                 let title = "The request's body did not arrive whole";
@@ -143,35 +152,58 @@ impl Failure {
                 let title = "The request's body did not arrive whole, and the request was cut at the worker";
                 Facts::new("cut-body", 400, grpc::INVALID_ARGUMENT, title).sent()
             }
-            Failure::SlowBody => {
-                Facts::new("slow-body", 408, grpc::DEADLINE_EXCEEDED, "The request's body came too slowly")
-            }
+            Failure::SlowBody => Facts::new(
+                "slow-body",
+                408,
+                grpc::DEADLINE_EXCEEDED,
+                "The request's body came too slowly",
+            ),
             Failure::SlowBodyCut => {
-                let title = "The request's body came too slowly, and the request was cut at the worker";
+                let title =
+                    "The request's body came too slowly, and the request was cut at the worker";
                 Facts::new("slow-body", 408, grpc::DEADLINE_EXCEEDED, title).sent()
             }
-            Failure::LargeBody => {
-                Facts::new("large-body", 413, grpc::RESOURCE_EXHAUSTED, "The request's body is too large")
-            }
+            Failure::LargeBody => Facts::new(
+                "large-body",
+                413,
+                grpc::RESOURCE_EXHAUSTED,
+                "The request's body is too large",
+            ),
             Failure::LargeBodyCut => {
-                let title = "The request's body is too large, and the request was cut at the worker";
+                let title =
+                    "The request's body is too large, and the request was cut at the worker";
                 Facts::new("large-body", 413, grpc::RESOURCE_EXHAUSTED, title).sent()
             }
-            Failure::BadTarget => {
-                Facts::new("bad-target", 400, grpc::INVALID_ARGUMENT, "The request's target is not a resource")
-            }
-            Failure::Unreachable => {
-                Facts::new("worker-unreachable", 502, grpc::UNAVAILABLE, "The worker cannot be reached")
-            }
-            Failure::ConnectTimeout => {
-                Facts::new("worker-connect-timeout", 504, grpc::UNAVAILABLE, "The worker could not be reached in time")
-            }
-            Failure::Declined => {
-                Facts::new("worker-declined", 502, grpc::UNAVAILABLE, "The worker declined the request")
-            }
-            Failure::Overloaded => {
-                Facts::new("worker-overloaded", 503, grpc::UNAVAILABLE, "No connection to the worker is free")
-            }
+            Failure::BadTarget => Facts::new(
+                "bad-target",
+                400,
+                grpc::INVALID_ARGUMENT,
+                "The request's target is not a resource",
+            ),
+            Failure::Unreachable => Facts::new(
+                "worker-unreachable",
+                502,
+                grpc::UNAVAILABLE,
+                "The worker cannot be reached",
+            ),
+            Failure::ConnectTimeout => Facts::new(
+                "worker-connect-timeout",
+                504,
+                grpc::UNAVAILABLE,
+                "The worker could not be reached in time",
+            ),
+            Failure::Declined => Facts::new(
+                "worker-declined",
+                502,
+                grpc::UNAVAILABLE,
+                "The worker declined the request",
+            ),
+            Failure::Overloaded => Facts::new(
+                "worker-overloaded",
+                503,
+                grpc::UNAVAILABLE,
+                "No connection to the worker is free",
+            ),
             Failure::NoAnswer => {
                 let title = "The worker broke off without an answer";
                 Facts::new("worker-no-answer", 502, grpc::UNAVAILABLE, title).sent()
@@ -180,14 +212,17 @@ impl Failure {
                 let title = "The worker did not answer in time";
                 Facts::new("worker-timeout", 504, grpc::DEADLINE_EXCEEDED, title).sent()
             }
-            Failure::Internal => Facts::new("internal-error", 502, grpc::INTERNAL, "The proxy failed"),
+            Failure::Internal => {
+                Facts::new("internal-error", 502, grpc::INTERNAL, "The proxy failed")
+            }
             Failure::InternalAfterSending => {
                 Facts::new("internal-error", 502, grpc::INTERNAL, "The proxy failed").sent()
             }
         }
     }
 
-    /// The answer: a problem document like a refusal's, but without `Fence-Reason`, since it is no verdict.
+    /// The answer: a problem document like a refusal's, but without `Fence-Reason`, since it is no
+    /// verdict.
     pub fn answer(self, form: AnswerForm) -> Response<Bytes> {
         let Facts { code, status: number, grpc_status, title, may_be_sent, .. } = self.facts();
         let status = StatusCode::from_u16(number).expect("a failure has a status of HTTP");

@@ -1,7 +1,7 @@
 //! Putting another configuration in force while requests go on: all of it or nothing.
 //!
-//! A [`ConfigFile`] says what the file holds, and when that has changed; a [`Reloader`] makes it the configuration in force, or
-//! says why it can't.
+//! A [`ConfigFile`] says what the file holds, and when that has changed; a [`Reloader`] makes it
+//! the configuration in force, or says why it can't.
 
 mod file;
 mod files;
@@ -60,10 +60,13 @@ pub struct ReloadSignals {
 }
 
 impl ReloadSignals {
-    /// Listens for them: from now on none ends the process. One that comes before there is a [`Reloader`] is heard by it.
+    /// Listens for them: from now on none ends the process. One that comes before there is a
+    /// [`Reloader`] is heard by it.
     pub fn listen(origin: &Origin) -> ReloadSignals {
         match origin {
-            Origin::Program => ReloadSignals { hangups: Signals::none(), strangers: Strangers::none() },
+            Origin::Program => {
+                ReloadSignals { hangups: Signals::none(), strangers: Strangers::none() }
+            }
             Origin::Flags | Origin::File(_) => {
                 ReloadSignals { hangups: Signals::hangups(), strangers: Strangers::listen() }
             }
@@ -126,7 +129,18 @@ impl Reloader {
         let switch = ActiveConfigSwitch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
         let earlier = Earlier::default();
-        (Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, signals, asked }, Reloads(reloads))
+        (
+            Reloader {
+                origin,
+                manager,
+                in_force: switch.in_force(),
+                switch,
+                earlier,
+                signals,
+                asked,
+            },
+            Reloads(reloads),
+        )
     }
 
     /// Shows what is in force.
@@ -134,7 +148,8 @@ impl Reloader {
         self.in_force.clone()
     }
 
-    /// Does its work for as long as it is polled. Between two reloads it may be dropped; in one, nothing has changed yet.
+    /// Does its work for as long as it is polled. Between two reloads it may be dropped; in one,
+    /// nothing has changed yet.
     pub async fn run(&mut self) {
         if let Origin::File(file) = &self.origin
             && let Some(why) = file.unfollowed()
@@ -165,11 +180,15 @@ impl Reloader {
     }
 
     async fn reload_now(&mut self, cause: &str) -> Outcome {
-        // Also where nothing else changes: what has renamed the file, or written others, says so in this way.
+        // Also where nothing else changes: what has renamed the file, or written others, says so in
+        // this way.
         let with_requests = self.earlier.generations().chain([self.in_force.now()]);
-        with_requests.for_each(|generation| generation.access_log.iter().for_each(AccessLog::reopen));
+        with_requests
+            .for_each(|generation| generation.access_log.iter().for_each(AccessLog::reopen));
         if timeout(READ_TIMEOUT, self.in_force.now().process.tls_files.look_now()).await.is_err() {
-            tracing::error!("the TLS files could not be read within {READ_TIMEOUT:?}: what was in force stays");
+            tracing::error!(
+                "the TLS files could not be read within {READ_TIMEOUT:?}: what was in force stays"
+            );
         }
         match &mut self.origin {
             Origin::File(file) => {
@@ -178,8 +197,7 @@ impl Reloader {
             }
             Origin::Flags | Origin::Program => {
                 self.manager.reloading();
-                let nothing =
-                    "there is nothing to reload: the configuration is in the arguments of this process, not in a file";
+                let nothing = "there is nothing to reload: the configuration is in the arguments of this process, not in a file";
                 self.conclude(cause, Outcome::Rejected(vec![nothing.to_owned()]))
             }
         }
@@ -215,7 +233,11 @@ impl Reloader {
             Outcome::Rejected(problems) => {
                 problems.iter().for_each(|problem| tracing::error!("{problem}"));
                 let generation = in_force.number;
-                tracing::error!(cause, generation, "configuration not reloaded: what was in force stays");
+                tracing::error!(
+                    cause,
+                    generation,
+                    "configuration not reloaded: what was in force stays"
+                );
                 metrics.reloaded(ReloadOutcome::Rejected);
             }
         }
@@ -259,7 +281,8 @@ impl Reloader {
     /// Makes a configuration ready, so that its first request finds what it needs.
     ///
     /// # Errors
-    /// What it names and can't be had, such as a lock that can't be read or a store that doesn't answer. Then everything goes on as before.
+    /// What it names and can't be had, such as a lock that can't be read or a store that doesn't
+    /// answer. Then everything goes on as before.
     async fn prepare(
         &self,
         old: &Generation,
@@ -273,8 +296,12 @@ impl Reloader {
             Err(error) => {
                 let key = match &error {
                     GenerationError::AccessLog(_) => Some("access_log.path".to_owned()),
-                    GenerationError::Source(SourcesError::InUse { name }) => Some(format!("source.{name}")),
-                    GenerationError::Source(_) | GenerationError::Lock(_) | GenerationError::Upstream(_) => None,
+                    GenerationError::Source(SourcesError::InUse { name }) => {
+                        Some(format!("source.{name}"))
+                    }
+                    GenerationError::Source(_)
+                    | GenerationError::Lock(_)
+                    | GenerationError::Upstream(_) => None,
                 };
                 // With its causes, as at the start.
                 let text = format!("{:#}", anyhow::Error::new(error));
@@ -305,7 +332,8 @@ impl Reloader {
     }
 }
 
-/// Has sources reached as `new` says, if its locks can be read in that way and those that are new answer.
+/// Has sources reached as `new` says, if its locks can be read in that way and those that are new
+/// answer.
 async fn make_readable(old: &Generation, new: &PreparedGeneration) -> Result<(), Vec<String>> {
     try_detours(old, new).await?;
     new.process.sources.follow(&new.config);
@@ -314,7 +342,10 @@ async fn make_readable(old: &Generation, new: &PreparedGeneration) -> Result<(),
 }
 
 /// What has to be so before requests come under it.
-async fn make_ready(old: &Generation, new: PreparedGeneration) -> Result<PreparedGeneration, Vec<String>> {
+async fn make_ready(
+    old: &Generation,
+    new: PreparedGeneration,
+) -> Result<PreparedGeneration, Vec<String>> {
     make_readable(old, &new).await?;
     make_remembered(&new).await?;
     // Once more: meanwhile requests have asked for locks that nobody had asked for before.
@@ -338,8 +369,12 @@ impl fmt::Display for Outcome {
             Outcome::Applied { generation, difference } => {
                 write!(f, "generation {generation} is in force: {difference}")
             }
-            Outcome::Unchanged { generation } => write!(f, "unchanged: generation {generation} stays in force"),
-            Outcome::Rejected(problems) => write!(f, "nothing is changed:\n{}", problems.join("\n")),
+            Outcome::Unchanged { generation } => {
+                write!(f, "unchanged: generation {generation} stays in force")
+            }
+            Outcome::Rejected(problems) => {
+                write!(f, "nothing is changed:\n{}", problems.join("\n"))
+            }
         }
     }
 }

@@ -110,8 +110,9 @@ impl RequestContext {
         }
     }
 
-    /// The counters of requests that were let past unjudged and bar this one: its own route's, if that was in shadow mode when the request
-    /// came, and those of routes of earlier configurations.
+    /// The counters of requests that were let past unjudged and bar this one: its own route's, if
+    /// that was in shadow mode when the request came, and those of routes of earlier
+    /// configurations.
     fn let_past_before(&self) -> impl Iterator<Item = Arc<LetPast>> {
         let ActiveRoute { let_past, earlier, .. } = self.active_route();
         let own = let_past.iter().filter(|_| self.is_shadow()).map(Arc::clone);
@@ -131,7 +132,8 @@ impl RequestContext {
     }
 }
 
-/// Counts a request as in flight on its route, and as under way on its connection, for as long as this lives.
+/// Counts a request as in flight on its route, and as under way on its connection, for as long as
+/// this lives.
 pub struct InFlight {
     counts: Rc<RequestCounts>,
     _under_way: UnderWay,

@@ -27,14 +27,15 @@ pub struct ActiveRoute {
     pub metrics: RouteMetrics,
     /// What its decisions say of it.
     pub label: Arc<RouteLabel>,
-    /// The longest `orphan_timeout` of all routes whose locks are of the same source: whichever of them lets a tenure in,
-    /// requests of the others may follow.
+    /// The longest `orphan_timeout` of all routes whose locks are of the same source: whichever of
+    /// them lets a tenure in, requests of the others may follow.
     pub orphan_timeout_max: Duration,
     /// What guards it; `None` if nothing does.
     pub guard: Option<Guard>,
     /// Where the requests are counted that it lets past unjudged; `None` if nothing guards it.
     pub let_past: Option<Arc<LetPast>>,
-    /// What routes of earlier configurations let past, and this one waits for. Each is gone with the last request of its configuration.
+    /// What routes of earlier configurations let past, and this one waits for. Each is gone with
+    /// the last request of its configuration.
     pub earlier: Arc<[Weak<LetPast>]>,
 }
 
@@ -51,7 +52,12 @@ impl ActiveRoute {
         let metrics = process.metrics.route(&route.name, route.mode.name());
         ActiveRoute {
             headers: token_headers(route),
-            label: process.label(&route.name, route.mode.name(), source_name, metrics.requests.of(Counted::Admitted)),
+            label: process.label(
+                &route.name,
+                route.mode.name(),
+                source_name,
+                metrics.requests.of(Counted::Admitted),
+            ),
             metrics,
             orphan_timeout_max,
             let_past: guard.is_some().then(Arc::default),
@@ -61,7 +67,8 @@ impl ActiveRoute {
     }
 }
 
-/// The longest `orphan_timeout` of the routes whose locks are of each source, and of those without a lock.
+/// The longest `orphan_timeout` of the routes whose locks are of each source, and of those without
+/// a lock.
 pub(crate) fn longest_orphan_timeouts(routes: &[Route]) -> HashMap<Option<usize>, Duration> {
     let mut longest = HashMap::new();
     for route in routes {
@@ -104,7 +111,10 @@ pub(crate) fn record_format(record: &Record) -> RecordFormat {
     match record {
         Record::Key { free_values, owner_field } => RecordFormat {
             layout: Layout::Key,
-            free_values: free_values.iter().map(|value| Bytes::copy_from_slice(value.as_bytes())).collect(),
+            free_values: free_values
+                .iter()
+                .map(|value| Bytes::copy_from_slice(value.as_bytes()))
+                .collect(),
             owner_field: owner_field.clone(),
         },
         Record::Election => RecordFormat::plain(Layout::Election),
@@ -115,7 +125,9 @@ pub(crate) fn record_format(record: &Record) -> RecordFormat {
 /// Where a lock is read from; with a templated key, all of its template's are.
 pub(crate) fn record_range(lock: &Lock) -> KeyRange {
     match lock.key.static_key().filter(|_| !lock.from_header) {
-        Some(key) => LockSpec { key: key.clone(), format: record_format(&lock.record).into() }.range(),
+        Some(key) => {
+            LockSpec { key: key.clone(), format: record_format(&lock.record).into() }.range()
+        }
         None => KeyRange::Prefix(lock.key.literal_prefix().as_bytes().into()),
     }
 }
@@ -130,8 +142,8 @@ impl KeyBuffer {
     /// The key of the lock that guards a request on this path with these headers.
     ///
     /// # Errors
-    /// `lock-not-allowed` if it is too long or is not one of the route's; `token-missing` and `token-malformed` as for the
-    /// token, where the caller names the lock.
+    /// `lock-not-allowed` if it is too long or is not one of the route's; `token-missing` and
+    /// `token-malformed` as for the token, where the caller names the lock.
     pub fn render(
         lock: &Lock,
         captures: &Captures<'_>,
@@ -140,7 +152,10 @@ impl KeyBuffer {
     ) -> Result<KeyBuffer, Rejection> {
         let mut buffer = KeyBuffer { text: [0; LockKey::BYTES_MAX], length: 0 };
         let written = if lock.from_header {
-            let key = lock.key.named_on_path(names.lock(headers)?, captures).ok_or(Rejection::LockNotAllowed)?;
+            let key = lock
+                .key
+                .named_on_path(names.lock(headers)?, captures)
+                .ok_or(Rejection::LockNotAllowed)?;
             fmt::Write::write_str(&mut buffer, &key)
         } else {
             lock.key.render_into(captures, &mut buffer)

@@ -17,16 +17,20 @@ use crate::routes::KeyBuffer;
 use crate::server::ClientBody;
 use crate::upstream::check_host;
 
-/// Finds the route of a request, and the lock that guards it there. Answers requests that have no route, that ask for what we do not do, that
-/// come too late, or that ask for the fence alone.
+/// Finds the route of a request, and the lock that guards it there. Answers requests that have no
+/// route, that ask for what we do not do, that come too late, or that ask for the fence alone.
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-pub async fn route(context: &Rc<RequestContext>, request: &mut Request<ClientBody>) -> Result<GuardedBy, Answer> {
+pub async fn route(
+    context: &Rc<RequestContext>,
+    request: &mut Request<ClientBody>,
+) -> Result<GuardedBy, Answer> {
     if request.body().waits_in_vain() {
         return Err(context.fail(Failure::Expectation));
     }
-    let asks_for_fence = request.uri().path() == fence_call::PATH && request.method() == Method::POST;
+    let asks_for_fence =
+        request.uri().path() == fence_call::PATH && request.method() == Method::POST;
     if asks_for_fence && !context.share.generation.process.is_draining() {
         named_host(context, request)?;
         check_host(request.headers(), request.uri(), request.version())
@@ -57,7 +61,9 @@ fn find(context: &RequestContext, request: &Request<ClientBody>) -> Result<Guard
             context.log_no_route(host);
             Err(context.fail(Failure::NoRoute))
         }
-        Routing::LockNotAllowed => Err(context.refuse(Rejection::LockNotAllowed, Subject::default())),
+        Routing::LockNotAllowed => {
+            Err(context.refuse(Rejection::LockNotAllowed, Subject::default()))
+        }
         Routing::To { index, captures, .. } => {
             context.route.set(Some(index));
             let lock = lock(context, &captures, request.headers());
@@ -69,12 +75,16 @@ fn find(context: &RequestContext, request: &Request<ClientBody>) -> Result<Guard
     }
 }
 
-/// The host that a request is for. The worker gets one in any case, so that one which is not named must be none by which a fence can
-/// be passed.
+/// The host that a request is for. The worker gets one in any case, so that one which is not named
+/// must be none by which a fence can be passed.
 ///
 /// # Errors
-/// The answer to a request that names none, or an empty one. Where no fence goes by it, HTTP/1.0 does without, and it may be empty.
-fn named_host<'r>(context: &RequestContext, request: &'r Request<ClientBody>) -> Result<Option<&'r str>, Answer> {
+/// The answer to a request that names none, or an empty one. Where no fence goes by it, HTTP/1.0
+/// does without, and it may be empty.
+fn named_host<'r>(
+    context: &RequestContext,
+    request: &'r Request<ClientBody>,
+) -> Result<Option<&'r str>, Answer> {
     let field = || request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let host = request.uri().authority().map(|authority| authority.as_str()).or_else(field);
     let is_named = host.is_some_and(|host| !host.is_empty() && !host.starts_with(':'));

@@ -1,4 +1,5 @@
-//! A process from start to end: sources, routes, threads, admin listener, and the steps in which it stops.
+//! A process from start to end: sources, routes, threads, admin listener, and the steps in which it
+//! stops.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -27,7 +28,8 @@ use crate::observe::{Observations, collector};
 use crate::process::Process;
 use crate::reload::{Origin, ReloadSignals, Reloader, Reloads};
 use crate::server::{
-    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, ThreadService, serve,
+    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server,
+    ThreadService, serve,
 };
 use crate::server_tls;
 use crate::service_manager::{Attended, ServiceManager};
@@ -43,7 +45,8 @@ const ADMIN_SILENCE_MAX: Duration = Duration::from_secs(90);
 pub struct Bound {
     /// Where requests come in.
     pub listeners: Vec<Listener>,
-    /// Where operators look in: nowhere, or at one address; systemd may pass several sockets under one name.
+    /// Where operators look in: nowhere, or at one address; systemd may pass several sockets under
+    /// one name.
     pub admin: Vec<Listener>,
 }
 
@@ -115,19 +118,26 @@ pub fn bind(config: &Config) -> Result<Bound, RunError> {
             Address::Unix(path) => vec![Listener::bind(&ListenAddress::Unix(path.clone()))?],
             Address::Systemd(name) => passed.take(name)?,
         };
-        Ok::<_, RunError>(bound.into_iter().map(|listener| listener.with_tls(tls.clone())).collect::<Vec<_>>())
+        Ok::<_, RunError>(
+            bound.into_iter().map(|listener| listener.with_tls(tls.clone())).collect::<Vec<_>>(),
+        )
     };
-    let listeners = config.listeners.iter().map(|listener| bind(&listener.address, listener.tls.as_ref()));
+    let listeners =
+        config.listeners.iter().map(|listener| bind(&listener.address, listener.tls.as_ref()));
     let listeners: Vec<Vec<Listener>> = listeners.collect::<Result<_, _>>()?;
-    let admin = config.admin.as_ref().map(|admin| bind(&admin.address, admin.tls.as_ref())).transpose()?;
-    let admin = admin.into_iter().flatten().map(|listener| listener.with_silence_max(ADMIN_SILENCE_MAX));
-    let bound = Bound { listeners: listeners.into_iter().flatten().collect(), admin: admin.collect() };
+    let admin =
+        config.admin.as_ref().map(|admin| bind(&admin.address, admin.tls.as_ref())).transpose()?;
+    let admin =
+        admin.into_iter().flatten().map(|listener| listener.with_silence_max(ADMIN_SILENCE_MAX));
+    let bound =
+        Bound { listeners: listeners.into_iter().flatten().collect(), admin: admin.collect() };
     passed.close_rest();
     Ok(bound)
 }
 
-/// Runs until `shutdown` completes, then drains ([`drain`]). `shutdown` is called before anything is written that the end has to take back:
-/// until then, a process that is asked to end has nothing to finish.
+/// Runs until `shutdown` completes, then drains ([`drain`]). `shutdown` is called before anything
+/// is written that the end has to take back: until then, a process that is asked to end has nothing
+/// to finish.
 ///
 /// # Errors
 /// If something can't be started, or a thread ends unexpectedly.
@@ -146,12 +156,16 @@ pub async fn run<S: Future<Output = ()>>(
     };
     // Without an admin listener nobody could look.
     let observed = config.admin.is_some();
-    let observations = observed.then(|| Arc::new(Observations::new(threads, config.decisions.kept)));
+    let observations =
+        observed.then(|| Arc::new(Observations::new(threads, config.decisions.kept)));
     let process = Arc::new(Process::new(memory, store, observations, connections.to_workers)?);
     let generation = Generation::new(config, 1, Arc::clone(&process))?;
     let signals = ReloadSignals::listen(&origin);
     let mut shutdown = pin!(shutdown());
-    process.memory.iter().for_each(|memory| memory.raise_orphan_timeouts(&generation.config, &generation.sources));
+    process
+        .memory
+        .iter()
+        .for_each(|memory| memory.raise_orphan_timeouts(&generation.config, &generation.sources));
     let manager = ServiceManager::of(&origin);
     let (reloader, reloads) = Reloader::new(origin, signals, generation);
     let make_service = {
@@ -159,7 +173,8 @@ pub async fn run<S: Future<Output = ()>>(
         move |thread| {
             let in_force = ThreadInForce::follow(in_force.clone(), process, thread);
             let service = ThreadService::new(stack(Rc::clone(&in_force)));
-            service.on_unread_head(move |client, why| in_force.share().note_unread_head(client, why))
+            service
+                .on_unread_head(move |client, why| in_force.share().note_unread_head(client, why))
         }
     };
     let Bound { listeners, admin: admin_listeners } = bound;
@@ -171,7 +186,10 @@ pub async fn run<S: Future<Output = ()>>(
     let admin = AdminShare {
         connections: server.connections(),
         leaving: Arc::clone(&leaving),
-        observations: process.observations.clone().unwrap_or_else(|| Arc::new(Observations::new(NonZeroUsize::MIN, 0))),
+        observations: process
+            .observations
+            .clone()
+            .unwrap_or_else(|| Arc::new(Observations::new(NonZeroUsize::MIN, 0))),
         streams: Arc::default(),
         log,
         reloads,
@@ -209,8 +227,13 @@ pub async fn run<S: Future<Output = ()>>(
         let _ = tell.send(addresses); // Whoever asked may have stopped to listen.
     }
     manager.ready();
-    let attended = Attended { process: Arc::downgrade(&process), leaving: &leaving, connections: server.connections() };
-    let running = Running { server, admin: admin_server, process, reloader, manager, leaving: &leaving };
+    let attended = Attended {
+        process: Arc::downgrade(&process),
+        leaving: &leaving,
+        connections: server.connections(),
+    };
+    let running =
+        Running { server, admin: admin_server, process, reloader, manager, leaving: &leaving };
     tokio::select! {
         ended = running.until(shutdown) => ended,
         () = manager.attend(attended) => unreachable!("attending never ends"),
@@ -238,7 +261,12 @@ impl Running<'_> {
         };
         let collecting = async || match &process.observations {
             Some(observations) => {
-                collector::keep_collecting(observations, || process.sources.all(), || process.metrics.refused()).await;
+                collector::keep_collecting(
+                    observations,
+                    || process.sources.all(),
+                    || process.metrics.refused(),
+                )
+                .await;
             }
             None => std::future::pending().await,
         };
@@ -262,9 +290,11 @@ impl Running<'_> {
         let ending = async {
             drain(server, &process, leaving, &limits, again).await;
             locks.extend(sources.iter().flat_map(LockSource::locks));
-            // What is lost while the process drains may have been counted by a gate that its last thread has taken along.
-            // What was cut though no lock guards it, as an endless answer to a page, holds nobody up.
-            let clean = !process.has_unseen() && locks.iter().all(|lock| lock.is_clear(Instant::now()));
+            // What is lost while the process drains may have been counted by a gate that its last
+            // thread has taken along. What was cut though no lock guards it, as an endless answer
+            // to a page, holds nobody up.
+            let clean =
+                !process.has_unseen() && locks.iter().all(|lock| lock.is_clear(Instant::now()));
             if let Some(server) = admin {
                 server.shutdown(Duration::from_secs(1)).await;
             }
@@ -322,33 +352,46 @@ impl AdminShare {
 }
 
 /// `None` if nobody is to look in.
-fn serve_admin(listeners: Vec<Listener>, in_force: ActiveConfig, share: AdminShare) -> io::Result<Option<Server>> {
+fn serve_admin(
+    listeners: Vec<Listener>,
+    in_force: ActiveConfig,
+    share: AdminShare,
+) -> io::Result<Option<Server>> {
     if listeners.is_empty() {
         return Ok(None);
     }
     let limits = Limits {
         connections_max: ADMIN_CONNECTIONS,
-        // Whoever looks in does so from one address or a few: before `makes-room` closed the one that has waited longest, all would be refused.
+        // Whoever looks in does so from one address or a few: before `makes-room` closed the one
+        // that has waited longest, all would be refused.
         connections_per_client_max: usize::MAX,
         ..Limits::default()
     };
     let server = serve(listeners, NonZeroUsize::MIN, limits, move |_| {
         let (in_force, share) = (in_force.clone(), share.clone());
-        ThreadService::new(service_fn(move |request| share.admin(in_force.clone()).answer_contained(request)))
+        ThreadService::new(service_fn(move |request| {
+            share.admin(in_force.clone()).answer_contained(request)
+        }))
     })?;
     Ok(Some(server))
 }
 
-/// As many threads as configured, else as the process may use: its CPU affinity and its cgroup's quota count.
+/// As many threads as configured, else as the process may use: its CPU affinity and its cgroup's
+/// quota count.
 fn threads(config: &Config) -> NonZeroUsize {
-    config.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
+    config
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
 }
 
 /// With so many connections in all: as many as configured, or as the descriptors allow.
 fn client_limits(limits: &fencepost_config::Limits, connections_max: usize) -> Limits {
-    // What a client may have was set for more connections than there are: it is not to get them all.
+    // What a client may have was set for more connections than there are: it is not to get them
+    // all.
     let per_client_max = if connections_max < limits.connections_max {
-        limits.connections_per_client_max.min(fencepost_config::Limits::all_but_a_few(connections_max))
+        limits
+            .connections_per_client_max
+            .min(fencepost_config::Limits::all_but_a_few(connections_max))
     } else {
         limits.connections_per_client_max
     };

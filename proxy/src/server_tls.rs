@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use fencepost_config as config;
-use fencepost_tls::{ClientCertificates, IdentityFiles, MinVersion, ServerFiles, ServerTls, TlsError};
+use fencepost_tls::{
+    ClientCertificates, IdentityFiles, MinVersion, ServerFiles, ServerTls, TlsError,
+};
 use tokio::time::Instant;
 
 use crate::metrics::TlsUse;
@@ -20,8 +22,9 @@ pub fn load(tls: &config::ServerTls) -> Result<ServerTls, TlsError> {
 
 fn files(tls: &config::ServerTls) -> ServerFiles {
     let config::ServerTls { identity, clients, min_version } = tls.clone();
-    let clients =
-        clients.map(|config::ClientCertificates { ca, crl, required }| ClientCertificates { ca, crl, required });
+    let clients = clients.map(|config::ClientCertificates { ca, crl, required }| {
+        ClientCertificates { ca, crl, required }
+    });
     ServerFiles {
         identity: IdentityFiles { certificate: identity.certificate, key: identity.key },
         clients,
@@ -32,8 +35,13 @@ fn files(tls: &config::ServerTls) -> ServerFiles {
     }
 }
 
-/// Follows the files of listeners, and counts the handshakes that come to nothing; writes them to the log, at a bounded rate.
-pub fn follow(listeners: impl IntoIterator<Item = Listener>, of: TlsUse, process: &Arc<Process>) -> Vec<Listener> {
+/// Follows the files of listeners, and counts the handshakes that come to nothing; writes them to
+/// the log, at a bounded rate.
+pub fn follow(
+    listeners: impl IntoIterator<Item = Listener>,
+    of: TlsUse,
+    process: &Arc<Process>,
+) -> Vec<Listener> {
     let follow_one = |mut listener: Listener| {
         let Some(tls) = listener.tls() else { return listener };
         let name = listener.address().to_string();

@@ -40,8 +40,9 @@ impl ServiceManager {
         }
     }
 
-    /// The process listens. It is ready for its manager then, even if a lock store does not answer yet: `/readyz` says whether
-    /// requests should come, and a manager that waits for the store would kill what could tell of it.
+    /// The process listens. It is ready for its manager then, even if a lock store does not answer
+    /// yet: `/readyz` says whether requests should come, and a manager that waits for the store
+    /// would kill what could tell of it.
     pub fn ready(self) {
         self.tell(&[NotifyState::Ready]);
     }
@@ -59,7 +60,8 @@ impl ServiceManager {
         self.tell(&[NotifyState::Stopping]);
     }
 
-    /// Keeps the status line up to date, and the watchdog quiet for as long as every thread makes progress. Never ends.
+    /// Keeps the status line up to date, and the watchdog quiet for as long as every thread makes
+    /// progress. Never ends.
     pub async fn attend(self, attended: Attended<'_>) {
         if !self.listens {
             return std::future::pending().await;
@@ -82,7 +84,8 @@ impl ServiceManager {
 
     async fn feed_watchdog(self, attended: &Attended<'_>) {
         // 0 is no watchdog, as for sd_watchdog_enabled(3).
-        let Some(patience) = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero()) else {
+        let Some(patience) = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero())
+        else {
             return;
         };
         let period = patience / 3;
@@ -131,7 +134,9 @@ impl Attended<'_> {
             let state = match (status.up, source.ready()) {
                 (Some(true), true) => "up",
                 (Some(true), false) => "up, locks not read yet",
-                (Some(false), _) if status.age.is_none() && status.last_error.is_none() => "is asked",
+                (Some(false), _) if status.age.is_none() && status.last_error.is_none() => {
+                    "is asked"
+                }
                 (Some(false), _) => "does not answer",
                 (None, _) => "not in use",
             };
@@ -139,9 +144,13 @@ impl Attended<'_> {
         });
         let states: String = states.collect();
         let plural = if locks == 1 { "" } else { "s" };
-        let rejected =
-            if process.metrics.config_rejected() { "; the file is rejected, an earlier one in force" } else { "" };
-        let failing = if process.state_dir_fails() { "; the state_dir cannot be written" } else { "" };
+        let rejected = if process.metrics.config_rejected() {
+            "; the file is rejected, an earlier one in force"
+        } else {
+            ""
+        };
+        let failing =
+            if process.state_dir_fails() { "; the state_dir cannot be written" } else { "" };
         format!("serving, {locks} lock{plural}{states}{rejected}{failing}")
     }
 

@@ -1,5 +1,7 @@
-//! The signals that a service gets: SIGTERM, SIGINT and SIGHUP, and those that are meant for other services. Each is listened to from the call on, not from the first poll on: what it
-//! does by default, ending the process, it does no more, and whoever acts on what he sees of the process is heard.
+//! The signals that a service gets: SIGTERM, SIGINT and SIGHUP, and those that are meant for other
+//! services. Each is listened to from the call on, not from the first poll on: what it does by
+//! default, ending the process, it does no more, and whoever acts on what he sees of the process is
+//! heard.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -15,14 +17,18 @@ pub fn terminated() -> impl Future<Output = ()> {
     }
 }
 
-/// Signals that other proxies take for something: to drain, to reload, to open logs anew. What they do by default would end the process at once.
+/// Signals that other proxies take for something: to drain, to reload, to open logs anew. What they
+/// do by default would end the process at once.
 pub(crate) struct Strangers([(&'static str, Signals); 2]);
 
 impl Strangers {
     /// Listens for SIGUSR1 and SIGUSR2.
     pub(crate) fn listen() -> Strangers {
         let listen = |name, kind| (name, Signals::listen(kind));
-        Strangers([listen("SIGUSR1", SignalKind::user_defined1()), listen("SIGUSR2", SignalKind::user_defined2())])
+        Strangers([
+            listen("SIGUSR1", SignalKind::user_defined1()),
+            listen("SIGUSR2", SignalKind::user_defined2()),
+        ])
     }
 
     /// None ever comes.
@@ -77,7 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// The second SIGTERM of whoever saw the first one's effect was lost until somebody waited for it.
+    /// The second SIGTERM of whoever saw the first one's effect was lost until somebody waited for
+    /// it.
     #[tokio::test]
     async fn what_comes_before_anybody_waits_is_heard() {
         let mut earlier = Signals::listen(SignalKind::terminate());

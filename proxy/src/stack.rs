@@ -17,7 +17,8 @@ use crate::upstream::ResponseBody;
 use crate::worker_permit::WorkerPermit;
 use crate::{fencing, gate, routing};
 
-/// The service of one worker thread. Each request goes its way under the configuration that is in force when it arrives.
+/// The service of one worker thread. Each request goes its way under the configuration that is in
+/// force when it arrives.
 ///
 /// Limits on heads, connections and idle time come before it, in [`downstream`](crate::server).
 pub fn stack(
@@ -46,16 +47,22 @@ async fn serve(
     Ok(logged(*answer, unanswered))
 }
 
-/// A request takes these steps from top to bottom; each may answer it. What comes out of each is a type that only this step makes, and
-/// the upstream side sends nothing without the permit that the last one gets from the lock's gate: a way that leaves one out does not
-/// compile.
-async fn forward(context: &Rc<RequestContext>, mut request: Box<Request<ClientBody>>) -> Result<Answer, Answer> {
+/// A request takes these steps from top to bottom; each may answer it. What comes out of each is a
+/// type that only this step makes, and the upstream side sends nothing without the permit that the
+/// last one gets from the lock's gate: a way that leaves one out does not compile.
+async fn forward(
+    context: &Rc<RequestContext>,
+    mut request: Box<Request<ClientBody>>,
+) -> Result<Answer, Answer> {
     // Which route takes it, and which lock guards it there?
     let lock = routing::route(context, &mut request).await?;
-    let in_flight = InFlight::new(Rc::clone(context.counts()), request.body().connection().under_way());
-    // Which token does it present, and is that the holder's, as far as we know? Where we can't say, the store is asked.
+    let in_flight =
+        InFlight::new(Rc::clone(context.counts()), request.body().connection().under_way());
+    // Which token does it present, and is that the holder's, as far as we know? Where we can't say,
+    // the store is asked.
     let authorization = fencing::authorize(context, lock, &mut request).await?;
-    // When all it waits for is there: is it still the holder's, and is the worker free of earlier holders' requests?
-    // Boxed: this has room for what comes next otherwise, for a request too that is refused.
+    // When all it waits for is there: is it still the holder's, and is the worker free of earlier
+    // holders' requests? Boxed: this has room for what comes next otherwise, for a request too that
+    // is refused.
     pinned(|| gate::forward(context, in_flight, authorization, request)).await
 }

@@ -1,4 +1,5 @@
-//! What this process remembers of the one before it, and what it keeps for the one after it, as the gates need it.
+//! What this process remembers of the one before it, and what it keeps for the one after it, as the
+//! gates need it.
 
 mod order;
 mod source_memory;
@@ -32,7 +33,8 @@ const NOTE_PERIOD: Duration = Duration::from_secs(1);
 pub struct Memory {
     state: StateDir,
     remembered: Arc<Remembered>,
-    /// For which locks it is on the disk that a route only watches, and for how long that may go on.
+    /// For which locks it is on the disk that a route only watches, and for how long that may go
+    /// on.
     watched: Mutex<BTreeMap<String, Duration>>,
     /// What each source was given, by its name: one that is put back has what it had.
     sources: Mutex<BTreeMap<String, Arc<SourceMemory>>>,
@@ -44,13 +46,15 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Opens the `state_dir`, and says what was found there, which stays as it is until this [`begins`](Memory::begin).
+    /// Opens the `state_dir`, and says what was found there, which stays as it is until this
+    /// [`begins`](Memory::begin).
     ///
     /// # Errors
     /// If another process has it, if it is damaged, or if it can't be used.
     pub fn open(path: &Path) -> Result<Memory, StateError> {
         let state_dir = path.display();
-        // Its disk may hang: then clients connect, since what they connect to is bound, and nobody serves them.
+        // Its disk may hang: then clients connect, since what they connect to is bound, and nobody
+        // serves them.
         tracing::info!(%state_dir, "looking at what an earlier process has left");
         let (state, remembered) = StateDir::open(path)?;
         let locks: usize = remembered.locks.values().map(BTreeMap::len).sum();
@@ -77,7 +81,8 @@ impl Memory {
         })
     }
 
-    /// Begins to remember: before any request is served, and what a configuration lets past unjudged is part of it.
+    /// Begins to remember: before any request is served, and what a configuration lets past
+    /// unjudged is part of it.
     ///
     /// It takes as long as the disk, which may be forever.
     ///
@@ -89,20 +94,23 @@ impl Memory {
     }
 
     fn new_source(&self, name: &str) -> SourceMemory {
-        let (remembered, inbox, order) = (Arc::clone(&self.remembered), self.state.inbox(), self.order.clone());
+        let (remembered, inbox, order) =
+            (Arc::clone(&self.remembered), self.state.inbox(), self.order.clone());
         SourceMemory::new(name, remembered, inbox, order, self.unclean_since)
     }
 
     /// What the gates of that source begin with.
     pub fn of_source(&self, name: &str) -> Arc<dyn GateMemory> {
         let mut sources = self.sources.lock().expect("nothing panics while it looks at them");
-        let memory = sources.entry(name.to_owned()).or_insert_with(|| Arc::new(self.new_source(name)));
+        let memory =
+            sources.entry(name.to_owned()).or_insert_with(|| Arc::new(self.new_source(name)));
         Arc::clone(memory) as Arc<dyn GateMemory>
     }
 
     /// The highest revision that an earlier process saw of that source.
     ///
-    /// It is durable within about three seconds, and each tenure when it is let in: whichever is higher.
+    /// It is durable within about three seconds, and each tenure when it is let in: whichever is
+    /// higher.
     pub fn highest_seen(&self, name: &str) -> Option<Revision> {
         let tenures = self.remembered.locks.get(name).into_iter().flat_map(BTreeMap::values);
         let let_in = tenures.filter_map(|lock| lock.tenure).max();
@@ -114,7 +122,8 @@ impl Memory {
         self.remembered.highest_seen.get(name).map(|seen| seen.store.clone()).unwrap_or_default()
     }
 
-    /// The revision up to which nothing is believed of that source: an earlier process found that its store went back.
+    /// The revision up to which nothing is believed of that source: an earlier process found that
+    /// its store went back.
     pub fn distrusted_through(&self, name: &str) -> Option<Revision> {
         self.remembered.distrusted.get(name).copied()
     }
@@ -122,7 +131,8 @@ impl Memory {
     /// Has a tenure recorded before its first request goes out.
     ///
     /// # Errors
-    /// `unverifiable` if the disk does not take it: what a later process could not know of is not let in.
+    /// `unverifiable` if the disk does not take it: what a later process could not know of is not
+    /// let in.
     pub async fn record(
         &self,
         lock: &TrackedLock,
@@ -134,13 +144,22 @@ impl Memory {
         loop {
             let (record, present, acceptances) = {
                 let order = self.order.keep();
-                // The operator may have accepted meanwhile that the store went back, or be about to. A tenure of the lost history,
-                // remembered after that, would stand in the way of all that come.
+                // The operator may have accepted meanwhile that the store went back, or be about
+                // to. A tenure of the lost history, remembered after that, would stand in the way
+                // of all that come.
                 let outlook = lock.view();
-                let Some(present) = outlook.believed_tenure().filter(|present| is_named(present, tenure)) else {
+                let Some(present) =
+                    outlook.believed_tenure().filter(|present| is_named(present, tenure))
+                else {
                     return Ok(()); // To be judged again.
                 };
-                let record = self.state.record(lock.source(), lock.key(), lock.layout(), recorded_as, orphan_timeout);
+                let record = self.state.record(
+                    lock.source(),
+                    lock.key(),
+                    lock.layout(),
+                    recorded_as,
+                    orphan_timeout,
+                );
                 (record, present.clone(), order.of(lock.source()).acceptances)
             };
             match timeout(RECORD_TIMEOUT, record).await {
@@ -149,7 +168,9 @@ impl Memory {
                     return Ok(());
                 }
                 // The same tenure: its history is shown farther back than when it was recorded.
-                Ok(Err(StateError::Later { known })) if lock.layout() == Layout::Key && is_named(&present, known) => {
+                Ok(Err(StateError::Later { known }))
+                    if lock.layout() == Layout::Key && is_named(&present, known) =>
+                {
                     recorded_as = known;
                 }
                 Ok(Err(error)) => {
@@ -174,31 +195,42 @@ impl Memory {
         self.state.is_failing(RECORD_TIMEOUT)
     }
 
-    /// One more tenure could not be recorded; says how many there were if it is time for a line in the log.
+    /// One more tenure could not be recorded; says how many there were if it is time for a line in
+    /// the log.
     fn complaint(&self) -> Option<u64> {
         let mut unrecorded = self.unrecorded.lock().expect("nothing panics while it counts");
         unrecorded.more(1, Instant::now().into_std())
     }
 
-    /// Lets the gate know that a tenure is durable, unless that is not so any more, or says too little.
-    fn note_recorded(&self, lock: &TrackedLock, tenure: Revision, orphan_timeout: Duration, acceptances: u64) {
+    /// Lets the gate know that a tenure is durable, unless that is not so any more, or says too
+    /// little.
+    fn note_recorded(
+        &self,
+        lock: &TrackedLock,
+        tenure: Revision,
+        orphan_timeout: Duration,
+        acceptances: u64,
+    ) {
         let order = self.order.keep();
         let now = order.of(lock.source());
         // A reload has raised it meanwhile: to be recorded once more.
         let says_too_little = now.orphan_timeout > orphan_timeout;
-        // Forgotten with the history that the store has lost: its number may be another tenure's by now. It is recorded anew.
+        // Forgotten with the history that the store has lost: its number may be another tenure's by
+        // now. It is recorded anew.
         let is_forgotten = now.acceptances != acceptances;
         if !says_too_little && !is_forgotten {
             lock.recorded(tenure);
         }
     }
 
-    /// Takes note of a configuration that is about to be put in force: if requests may run on for longer than under those before
-    /// it, that is recorded before another request enters. It is never shortened, since those before it have requests under way.
+    /// Takes note of a configuration that is about to be put in force: if requests may run on for
+    /// longer than under those before it, that is recorded before another request enters. It is
+    /// never shortened, since those before it have requests under way.
     pub fn raise_orphan_timeouts(&self, config: &Config, sources: &[LockSource]) {
         for (index, source) in sources.iter().enumerate() {
             let routes = config.routes.iter();
-            let of_source = routes.filter(|route| route.mode.lock().is_some_and(|lock| lock.source == index));
+            let of_source =
+                routes.filter(|route| route.mode.lock().is_some_and(|lock| lock.source == index));
             let Some(longest) = of_source.map(|route| route.orphan_timeout).max() else { continue };
             let mut order = self.order.keep();
             if order.raise_orphan_timeout(source.name(), longest) {
@@ -207,8 +239,8 @@ impl Memory {
         }
     }
 
-    /// Has it remembered, before a request comes under this configuration, if routes of it only watch: the next process has to wait
-    /// for what they let past, should they enforce by then.
+    /// Has it remembered, before a request comes under this configuration, if routes of it only
+    /// watch: the next process has to wait for what they let past, should they enforce by then.
     ///
     /// # Errors
     /// If the disk does not take it.
@@ -223,8 +255,10 @@ impl Memory {
             let known = self.watched();
             anew.retain(|key, longest| known.get(*key).is_none_or(|known| known < longest));
         }
-        // All of them are handed over before any is waited for: there may be thousands, and the disk takes its time for each commit.
-        let written: Vec<_> = anew.iter().map(|(key, longest)| self.state.watch(key, *longest)).collect();
+        // All of them are handed over before any is waited for: there may be thousands, and the
+        // disk takes its time for each commit.
+        let written: Vec<_> =
+            anew.iter().map(|(key, longest)| self.state.watch(key, *longest)).collect();
         for written in written {
             written.await?;
         }
@@ -236,11 +270,11 @@ impl Memory {
         self.watched.lock().expect("nothing panics while it looks")
     }
 
-    /// Waits until it is durable that the operator of this source has accepted that its store went back. `false` if there is no such
-    /// acceptance that nobody has been told of yet.
+    /// Waits until it is durable that the operator of this source has accepted that its store went
+    /// back. `false` if there is no such acceptance that nobody has been told of yet.
     ///
-    /// It takes as long as the disk, which may be forever. Whoever gives up waiting may ask again, and so may whoever was told of an
-    /// error: what could not be written is written again.
+    /// It takes as long as the disk, which may be forever. Whoever gives up waiting may ask again,
+    /// and so may whoever was told of an error: what could not be written is written again.
     ///
     /// # Errors
     /// If it could not be written.
@@ -279,18 +313,24 @@ impl Memory {
         }
     }
 
-    /// Writes what is left to write; with the mark of a clean end if nothing is left at the worker. It may take some seconds.
+    /// Writes what is left to write; with the mark of a clean end if nothing is left at the worker.
+    /// It may take some seconds.
     ///
     /// # Errors
-    /// If the disk hangs, so that nobody knows what it will have written; or if it could not even be begun, which whoever began was told.
+    /// If the disk hangs, so that nobody knows what it will have written; or if it could not even
+    /// be begun, which whoever began was told.
     pub fn close(self, sources: &[LockSource], clean: bool) -> Result<(), StateError> {
         self.note(sources);
         match self.state.close(clean) {
             Ok(true) => tracing::info!("remembered: nothing is left at the worker"),
             Ok(false) => {
-                tracing::warn!("remembered: requests may be left at the worker; the next process will wait for them")
+                tracing::warn!(
+                    "remembered: requests may be left at the worker; the next process will wait for them"
+                )
             }
-            Err(error @ (StateError::Hangs { .. } | StateError::Unusable { .. })) => return Err(error),
+            Err(error @ (StateError::Hangs { .. } | StateError::Unusable { .. })) => {
+                return Err(error);
+            }
             Err(error) => {
                 tracing::error!(error = %WithCauses(&error), "the end could not be remembered as a clean one");
             }

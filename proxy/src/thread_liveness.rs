@@ -28,7 +28,8 @@ impl ThreadLiveness {
         });
     }
 
-    /// Completes when every thread has answered. One that has ended is asked no more: whoever started it knows.
+    /// Completes when every thread has answered. One that has ended is asked no more: whoever
+    /// started it knows.
     ///
     /// # Cancel safety
     /// Nothing is lost. A thread that hangs is left with one more question, for as long as it does.
@@ -71,11 +72,16 @@ mod tests {
     use super::*;
 
     /// A worker thread that hangs as soon as it is told to, until it is let go on.
-    fn thread(pulses: &ThreadLiveness, hang: Receiver<()>, hangs: Sender<()>) -> oneshot::Sender<()> {
+    fn thread(
+        pulses: &ThreadLiveness,
+        hang: Receiver<()>,
+        hangs: Sender<()>,
+    ) -> oneshot::Sender<()> {
         let (end, ended) = oneshot::channel::<()>();
         let (pulses, (started, starts)) = (pulses.clone(), channel());
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             LocalSet::new().block_on(&runtime, async move {
                 pulses.answer_here("worker");
                 started.send(()).unwrap();

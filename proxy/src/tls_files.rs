@@ -1,6 +1,7 @@
 //! The TLS files of the process: looked at once a second, whoever uses them.
 //!
-//! Looking reads files, which may block: it is done on a thread for that, never on one that serves requests.
+//! Looking reads files, which may block: it is done on a thread for that, never on one that serves
+//! requests.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
@@ -14,7 +15,8 @@ use crate::metrics::{TlsMetrics, TlsReload, TlsUse};
 /// How often files are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// What is made of TLS files in this process, each for as long as somebody uses it. Clones are the same one.
+/// What is made of TLS files in this process, each for as long as somebody uses it. Clones are the
+/// same one.
 #[derive(Clone)]
 pub struct TlsFiles(Arc<Shared>);
 
@@ -29,8 +31,9 @@ struct Entry {
     of: TlsUse,
     name: String,
     followed: Weak<dyn Followed>,
-    /// What was wrong with the files at the last look, while it has not been said. A certificate and its key are written one
-    /// after the other: what is wrong with them is said if they are the same at the next look.
+    /// What was wrong with the files at the last look, while it has not been said. A certificate
+    /// and its key are written one after the other: what is wrong with them is said if they are the
+    /// same at the next look.
     unsaid: Mutex<Option<TlsError>>,
 }
 
@@ -46,13 +49,23 @@ enum Moment {
 impl TlsFiles {
     /// None yet.
     pub fn new(metrics: TlsMetrics) -> TlsFiles {
-        TlsFiles(Arc::new(Shared { metrics, reader: FileReader::default(), entries: Mutex::default() }))
+        TlsFiles(Arc::new(Shared {
+            metrics,
+            reader: FileReader::default(),
+            entries: Mutex::default(),
+        }))
     }
 
-    /// Follows files from now on, until nobody has what is made of them. `name` is a metric label: an address, a route, a
-    /// source. Where one name is followed twice, while a reload goes on, metrics show the later one.
+    /// Follows files from now on, until nobody has what is made of them. `name` is a metric label:
+    /// an address, a route, a source. Where one name is followed twice, while a reload goes on,
+    /// metrics show the later one.
     pub fn follow(&self, of: TlsUse, name: &str, followed: &Arc<dyn Followed>) {
-        let entry = Entry { of, name: name.to_owned(), followed: Arc::downgrade(followed), unsaid: Mutex::default() };
+        let entry = Entry {
+            of,
+            name: name.to_owned(),
+            followed: Arc::downgrade(followed),
+            unsaid: Mutex::default(),
+        };
         let expiries = followed.expiries();
         self.0.metrics.set_expiries(of, name, &expiries);
         entry.caution(&expiries);
@@ -62,8 +75,9 @@ impl TlsFiles {
     /// Follows files under that name no more: they have another.
     pub fn unfollow(&self, of: TlsUse, name: &str, followed: &Arc<dyn Followed>) {
         let followed = Arc::downgrade(followed);
-        let has_it =
-            |entry: &mut Arc<Entry>| (entry.of, entry.name.as_str()) == (of, name) && entry.followed.ptr_eq(&followed);
+        let has_it = |entry: &mut Arc<Entry>| {
+            (entry.of, entry.name.as_str()) == (of, name) && entry.followed.ptr_eq(&followed)
+        };
         let mut entries = self.0.entries();
         let removed: Vec<_> = entries.extract_if(.., has_it).collect();
         self.0.forget_gone(&removed, &entries);
@@ -101,7 +115,8 @@ impl Shared {
 
     fn look(&self, moment: Moment) {
         let looked_at = self.entries().clone();
-        let gone: Vec<_> = looked_at.iter().filter(|entry| entry.look(moment, &self.metrics).is_none()).collect();
+        let gone: Vec<_> =
+            looked_at.iter().filter(|entry| entry.look(moment, &self.metrics).is_none()).collect();
         let mut entries = self.entries();
         entries.retain(|entry| !gone.iter().any(|other| Arc::ptr_eq(entry, other)));
         // Looking has shown those again that got another name meanwhile.
@@ -110,8 +125,13 @@ impl Shared {
 
     /// Metrics show nothing any more of those whose names none of the present ones has.
     fn forget_gone(&self, before: &[Arc<Entry>], present: &[Arc<Entry>]) {
-        let is_present = |one: &Entry| present.iter().any(|other| (other.of, &other.name) == (one.of, &one.name));
-        before.iter().filter(|one| !is_present(one)).for_each(|one| self.metrics.forget(one.of, &one.name));
+        let is_present = |one: &Entry| {
+            present.iter().any(|other| (other.of, &other.name) == (one.of, &one.name))
+        };
+        before
+            .iter()
+            .filter(|one| !is_present(one))
+            .for_each(|one| self.metrics.forget(one.of, &one.name));
     }
 }
 
@@ -141,7 +161,11 @@ impl Entry {
         }
         if let Some(error) = unsaid.take() {
             metrics.reloaded(self.of, &self.name, TlsReload::Failed);
-            tracing::error!(r#use = self.of.name(), name = self.name, "{error}; what was in force stays");
+            tracing::error!(
+                r#use = self.of.name(),
+                name = self.name,
+                "{error}; what was in force stays"
+            );
         }
         Some(())
     }

@@ -35,14 +35,16 @@ pub enum UpstreamsError {
     },
 }
 
-/// What the connections to workers are made of, for the configuration that is in force. The next one goes on with what stays.
+/// What the connections to workers are made of, for the configuration that is in force. The next
+/// one goes on with what stays.
 pub struct Identities {
     files: TlsFiles,
     quota: ConnectionQuota,
     in_force: Mutex<Vec<Identity>>,
 }
 
-/// What the connections to the worker of a route are made of, and of those after it that have the same.
+/// What the connections to the worker of a route are made of, and of those after it that have the
+/// same.
 #[derive(Clone)]
 pub struct Identity {
     route: String,
@@ -51,16 +53,21 @@ pub struct Identity {
 }
 
 impl Identities {
-    /// None yet. Their files are followed by `files`, once they are in force; all connections together are as many as `quota` has.
+    /// None yet. Their files are followed by `files`, once they are in force; all connections
+    /// together are as many as `quota` has.
     pub fn new(files: TlsFiles, quota: ConnectionQuota) -> Identities {
         Identities { files, quota, in_force: Mutex::default() }
     }
 
-    /// The worker of each route, in the order of the routes, and what the connections to them are made of.
+    /// The worker of each route, in the order of the routes, and what the connections to them are
+    /// made of.
     ///
     /// # Errors
     /// If TLS to one of them can't be had.
-    pub fn upstreams(&self, config: &Config) -> Result<(Vec<Upstream>, Vec<Identity>), UpstreamsError> {
+    pub fn upstreams(
+        &self,
+        config: &Config,
+    ) -> Result<(Vec<Upstream>, Vec<Identity>), UpstreamsError> {
         let in_force = self.in_force();
         let mut used: Vec<Identity> = Vec::new();
         let unacknowledged_max = unacknowledged_max(config);
@@ -71,8 +78,12 @@ impl Identities {
                     return Ok(shared.made.clone());
                 }
                 // Whatever its route was called: connections that are kept go on with it.
-                let known = in_force.iter().find(|known| known.files == files).map(|known| known.made.clone());
-                let made = known.map_or_else(|| ClientTls::load(files.clone(), UPSTREAM_PROTOCOLS), Ok)?;
+                let known = in_force
+                    .iter()
+                    .find(|known| known.files == files)
+                    .map(|known| known.made.clone());
+                let made =
+                    known.map_or_else(|| ClientTls::load(files.clone(), UPSTREAM_PROTOCOLS), Ok)?;
                 used.push(Identity { route: route.name.clone(), files, made: made.clone() });
                 Ok(made)
             })
@@ -81,8 +92,9 @@ impl Identities {
         Ok((upstreams, used))
     }
 
-    /// Their configuration is in force: follows the files that are new, and those of a route that is called otherwise under its present
-    /// name. Those that no route has any more are followed until the last connection that is made of them has ended.
+    /// Their configuration is in force: follows the files that are new, and those of a route that
+    /// is called otherwise under its present name. Those that no route has any more are followed
+    /// until the last connection that is made of them has ended.
     pub fn put_in_force(&self, used: &[Identity]) {
         let mut in_force = self.in_force();
         let has = |all: &[Identity], one: &Identity| {
@@ -103,14 +115,18 @@ impl Identities {
     }
 }
 
-/// How long what was written to each worker may go unacknowledged: half of the shortest `orphan_timeout` of its routes, which share its
-/// connections. So the kernel delivers nothing in the second half of the time for which a request counts as an orphan.
+/// How long what was written to each worker may go unacknowledged: half of the shortest
+/// `orphan_timeout` of its routes, which share its connections. So the kernel delivers nothing in
+/// the second half of the time for which a request counts as an orphan.
 fn unacknowledged_max(config: &Config) -> HashMap<&fencepost_config::Upstream, Duration> {
     const MIN: Duration = Duration::from_millis(500); // Below that, a segment that is lost once loses its connection.
     let mut found = HashMap::new();
     for route in config.routes.iter() {
         let half = (route.orphan_timeout / 2).max(MIN);
-        found.entry(&route.upstream).and_modify(|least: &mut Duration| *least = half.min(*least)).or_insert(half);
+        found
+            .entry(&route.upstream)
+            .and_modify(|least: &mut Duration| *least = half.min(*least))
+            .or_insert(half);
     }
     found
 }
@@ -148,10 +164,11 @@ fn upstream_tls(
 ) -> Result<upstream::UpstreamTls, UpstreamsError> {
     let UpstreamTls { files, server_name } = tls;
     let upstream = || configured.to_string();
-    let identity =
-        identity(client_tls::files(files)).map_err(|source| UpstreamsError::Files { upstream: upstream(), source })?;
-    let server_name = ServerName::try_from(server_name.clone())
-        .map_err(|_| UpstreamsError::ServerName { upstream: upstream(), server_name: server_name.clone() })?;
+    let identity = identity(client_tls::files(files))
+        .map_err(|source| UpstreamsError::Files { upstream: upstream(), source })?;
+    let server_name = ServerName::try_from(server_name.clone()).map_err(|_| {
+        UpstreamsError::ServerName { upstream: upstream(), server_name: server_name.clone() }
+    })?;
     Ok(upstream::UpstreamTls { identity, server_name })
 }
 
@@ -163,16 +180,62 @@ mod tests {
     #[test]
     fn the_names_that_a_configuration_takes_are_those_that_a_certificate_can_be_for() {
         let long = |labels: usize| vec!["a".repeat(62); labels].join(".");
-        let edges =
-            ["a".repeat(63), "a".repeat(64), format!("{}.a", long(4)), format!("{}.aa.", long(4)), long(4) + "aa"];
-        let plain =
-            ["localhost", "worker.example", "worker.example.", "_x", "A-b", "a--b", "1.a", "1-2", "a.1-2", "0x7f"];
-        let odd =
-            ["", ".", "..", ".a", "a..b", "a..", "-a", "a-", "worker-.example", "-w.example", "-", "a.-", "a.b-."];
+        let edges = [
+            "a".repeat(63),
+            "a".repeat(64),
+            format!("{}.a", long(4)),
+            format!("{}.aa.", long(4)),
+            long(4) + "aa",
+        ];
+        let plain = [
+            "localhost",
+            "worker.example",
+            "worker.example.",
+            "_x",
+            "A-b",
+            "a--b",
+            "1.a",
+            "1-2",
+            "a.1-2",
+            "0x7f",
+        ];
+        let odd = [
+            "",
+            ".",
+            "..",
+            ".a",
+            "a..b",
+            "a..",
+            "-a",
+            "a-",
+            "worker-.example",
+            "-w.example",
+            "-",
+            "a.-",
+            "a.b-.",
+        ];
         let foreign = ["a b", "a/b", "a:1", "*.a", "wörker", "a@b", "[::1]", "%41"];
-        let digits = ["1", "1.", "a.1", "a.1.", "1.2.3", "1.2.3.4", "1.2.3.4.", "1.2.3.04", "256.1.1.1", "1.2.3.4.5"];
+        let digits = [
+            "1",
+            "1.",
+            "a.1",
+            "a.1.",
+            "1.2.3",
+            "1.2.3.4",
+            "1.2.3.4.",
+            "1.2.3.04",
+            "256.1.1.1",
+            "1.2.3.4.5",
+        ];
         let ipv6 = ["::1", "::", "2001:DB8::1", "::ffff:1.2.3.4", "fe80::1%eth0", "1::2::3", ":::"];
-        let names = edges.iter().map(String::as_str).chain(plain).chain(odd).chain(foreign).chain(digits).chain(ipv6);
+        let names = edges
+            .iter()
+            .map(String::as_str)
+            .chain(plain)
+            .chain(odd)
+            .chain(foreign)
+            .chain(digits)
+            .chain(ipv6);
         for name in names {
             let can_be = ServerName::try_from(name).is_ok();
             let named = config("127.0.0.1", "127.0.0.1", &format!(", server_name = {name:?}"));

@@ -19,10 +19,11 @@ use crate::request_context::{InFlight, RequestContext};
 use crate::upstream::{Ending, LastBytes, Permit, TenureState, TenureWatch};
 use unseen::{Lost, Unseen};
 
-/// The proof that a request may go to the worker, given back to the gate when the request is no longer there.
+/// The proof that a request may go to the worker, given back to the gate when the request is no
+/// longer there.
 ///
-/// The upstream side sends nothing without one, and only what the gate gives makes one: a stack that forgets the fence
-/// does not compile.
+/// The upstream side sends nothing without one, and only what the gate gives makes one: a stack
+/// that forgets the fence does not compile.
 pub struct WorkerPermit {
     counted: Counted,
     context: Rc<RequestContext>,
@@ -37,7 +38,8 @@ enum Counted {
     Passing(Pass),
     /// Nowhere, because its route is off.
     Uncounted,
-    /// Where it was, until its time is over. Boxed, as all that is rare: each request would move the room for it.
+    /// Where it was, until its time is over. Boxed, as all that is rare: each request would move
+    /// the room for it.
     Unseen(Box<Unseen>),
     /// Nowhere any more.
     GivenBack,
@@ -63,14 +65,19 @@ const WATCHING_PERIOD: Duration = Duration::from_secs(3600);
 
 impl WorkerPermit {
     /// For a request that has entered the gate.
-    pub fn admitted(context: Rc<RequestContext>, entry: Entry, in_flight: InFlight) -> WorkerPermit {
+    pub fn admitted(
+        context: Rc<RequestContext>,
+        entry: Entry,
+        in_flight: InFlight,
+    ) -> WorkerPermit {
         WorkerPermit { counted: Counted::Entered(entry), context, in_flight: Some(in_flight) }
     }
 
     /// For a request that passes without having been admitted. It is counted with its route.
     ///
     /// # Errors
-    /// Its `InFlight`, if its route was in shadow mode when it came and enforces now: it has to be judged.
+    /// Its `InFlight`, if its route was in shadow mode when it came and enforces now: it has to be
+    /// judged.
     pub fn passing(
         context: Rc<RequestContext>,
         reason: PassReason,
@@ -98,14 +105,17 @@ impl WorkerPermit {
     /// What may end while the request is at the worker.
     fn dependence(&self) -> Option<Dependence> {
         match &self.counted {
-            Counted::Entered(entry) => Some(Dependence::Tenure(entry.tenure(self.context.route().max_age))),
+            Counted::Entered(entry) => {
+                Some(Dependence::Tenure(entry.tenure(self.context.route().max_age)))
+            }
             Counted::Passing(pass) => Some(Dependence::Watching(Arc::clone(pass.watched()?))),
             Counted::Uncounted | Counted::Unseen(_) | Counted::GivenBack => None,
         }
     }
 
-    /// The request may run on at the worker, unseen: its time ends `orphan_timeout` after its last bytes. If it was lost before, its time begins
-    /// anew, unless that would end sooner. Its connection, if it has one yet, is reset when that is over.
+    /// The request may run on at the worker, unseen: its time ends `orphan_timeout` after its last
+    /// bytes. If it was lost before, its time begins anew, unless that would end sooner. Its
+    /// connection, if it has one yet, is reset when that is over.
     fn lose(&mut self, LastBytes { until: last_bytes, connection }: LastBytes) {
         let until = last_bytes + self.context.route().orphan_timeout;
         let lost = match std::mem::replace(&mut self.counted, Counted::GivenBack) {
@@ -119,7 +129,12 @@ impl WorkerPermit {
             }
             Counted::Uncounted | Counted::GivenBack => return,
         };
-        self.counted = Counted::Unseen(Box::new(Unseen::new(lost, until, Rc::clone(&self.context), connection)));
+        self.counted = Counted::Unseen(Box::new(Unseen::new(
+            lost,
+            until,
+            Rc::clone(&self.context),
+            connection,
+        )));
     }
 
     /// Loses a request on whose connection nothing more is read.
@@ -133,7 +148,8 @@ impl WorkerPermit {
         match std::mem::replace(&mut self.counted, Counted::GivenBack) {
             Counted::Unseen(unseen) => unseen.end(),
             // What counts them is dropped here.
-            Counted::Entered(_) | Counted::Passing(_) | Counted::Uncounted | Counted::GivenBack => {}
+            Counted::Entered(_) | Counted::Passing(_) | Counted::Uncounted | Counted::GivenBack => {
+            }
         }
     }
 
@@ -149,7 +165,11 @@ impl WorkerPermit {
 impl Permit for WorkerPermit {
     fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         let depends_on = self.dependence()?;
-        Some(Rc::new(RequestWatch { depends_on, context: Rc::clone(&self.context), is_counted: Cell::new(false) }))
+        Some(Rc::new(RequestWatch {
+            depends_on,
+            context: Rc::clone(&self.context),
+            is_counted: Cell::new(false),
+        }))
     }
 
     fn is_endless(&self) -> bool {
@@ -190,7 +210,9 @@ impl Permit for WorkerPermit {
     fn counts_until(&self) -> Option<Instant> {
         match &self.counted {
             Counted::Unseen(unseen) => Some(unseen.until()),
-            Counted::Entered(_) | Counted::Passing(_) | Counted::Uncounted | Counted::GivenBack => None,
+            Counted::Entered(_) | Counted::Passing(_) | Counted::Uncounted | Counted::GivenBack => {
+                None
+            }
         }
     }
 
@@ -198,9 +220,12 @@ impl Permit for WorkerPermit {
         let time_has_come = self.counts_until().is_some_and(|until| until <= Instant::now());
         match how {
             Ending::Complete => self.give_back(),
-            // The worker has been silent since: nothing that was to be read put that off. Or its connection was reset because of that.
+            // The worker has been silent since: nothing that was to be read put that off. Or its
+            // connection was reset because of that.
             Ending::TimedOut | Ending::Reset | Ending::BodyCut if time_has_come => {}
-            Ending::BodyCut => self.settle_partial(LastBytes { until: last_bytes, connection: None }),
+            Ending::BodyCut => {
+                self.settle_partial(LastBytes { until: last_bytes, connection: None })
+            }
             Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(last_bytes),
         }
         self.counted = Counted::GivenBack; // Its end will not be seen any more: only time ends it.
@@ -212,7 +237,9 @@ impl TenureWatch for RequestWatch {
         match &self.depends_on {
             Dependence::Tenure(tenure) => tenure.state(),
             Dependence::Watching(let_past) if let_past.is_closed() => TenureState::Ended,
-            Dependence::Watching(_) => TenureState::Good { until: Instant::now() + WATCHING_PERIOD },
+            Dependence::Watching(_) => {
+                TenureState::Good { until: Instant::now() + WATCHING_PERIOD }
+            }
         }
     }
 
@@ -242,7 +269,8 @@ impl TenureWatch for RequestWatch {
 }
 
 impl Drop for WorkerPermit {
-    /// A permit that was never used leaves the gate as if it had never entered. In a panic nobody knows what it was used for.
+    /// A permit that was never used leaves the gate as if it had never entered. In a panic nobody
+    /// knows what it was used for.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.lose_sight(Instant::now());

@@ -47,7 +47,10 @@ struct Telling {
 async fn run(mut command: Command) -> Telling {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let began = Instant::now();
-    let output = timeout(DURATION_MAX, command.output()).await.expect("the demo ends by itself in time").unwrap();
+    let output = timeout(DURATION_MAX, command.output())
+        .await
+        .expect("the demo ends by itself in time")
+        .unwrap();
     assert!(began.elapsed() < DURATION_MAX);
     Telling {
         code: output.status.code(),
@@ -76,7 +79,9 @@ fn on_terminal(arguments: &str) -> Command {
 fn assert_told(printed: &str) {
     let mut rest = printed;
     for sentence in STORY {
-        let Some(at) = rest.find(sentence) else { panic!("no {sentence:?} where it should be in: {printed}") };
+        let Some(at) = rest.find(sentence) else {
+            panic!("no {sentence:?} where it should be in: {printed}")
+        };
         rest = &rest[at + sentence.len()..];
     }
 }
@@ -118,13 +123,20 @@ async fn the_story_is_the_same_in_a_real_etcd() {
         let told = demo(&["--etcd", &format!("{}/", etcd.endpoint())]).await;
         assert_eq!((told.code, told.errors.as_str()), (Some(0), ""), "{version}");
         assert_told(&told.printed);
-        assert!(told.printed.contains(&format!("in etcd at {}", etcd.endpoint())), "{}", told.printed);
+        assert!(
+            told.printed.contains(&format!("in etcd at {}", etcd.endpoint())),
+            "{}",
+            told.printed
+        );
         // The store was at 2; every take-over is two writes.
         for token in ["shard-1, 3", "shard-2, 5", "shard-1, 7"] {
             assert!(told.printed.contains(token), "no {token} in {}", told.printed);
         }
         assert_left_clean(&etcd).await;
-        assert_eq!(etcd.etcdctl(&["get", "", "--prefix", "--keys-only"]).await.trim(), "/somebody/elses");
+        assert_eq!(
+            etcd.etcdctl(&["get", "", "--prefix", "--keys-only"]).await.trim(),
+            "/somebody/elses"
+        );
     }
 }
 
@@ -140,18 +152,27 @@ async fn an_etcd_that_is_not_there_is_named() {
     let told = demo(&["--etcd", &url]).await;
     let expected = format!("fencepost: etcd does not answer: {url}: no connection: ");
     assert_eq!((told.code, told.printed.as_str()), (Some(1), ""));
-    assert!(told.errors.starts_with(&expected) && told.errors.contains("Connection refused"), "{}", told.errors);
+    assert!(
+        told.errors.starts_with(&expected) && told.errors.contains("Connection refused"),
+        "{}",
+        told.errors
+    );
     assert_eq!(told.errors.lines().count(), 1, "{}", told.errors);
 
     let silent = Etcd::start(EtcdVersion::V3_4).await;
     silent.pause().await;
     let told = demo(&["--etcd", &silent.endpoint()]).await;
-    let expected = format!("fencepost: etcd does not answer: {}: no answer within 3s\n", silent.endpoint());
+    let expected =
+        format!("fencepost: etcd does not answer: {}: no answer within 3s\n", silent.endpoint());
     assert_eq!((told.code, told.printed.as_str(), told.errors), (Some(1), "", expected));
 
     let told = demo(&["--etcd", "127.0.0.1:2379"]).await;
     assert_eq!((told.code, told.printed.as_str()), (Some(64), ""));
-    assert!(told.errors.contains(r#"invalid value '127.0.0.1:2379' for '--etcd <URL>'"#), "{}", told.errors);
+    assert!(
+        told.errors.contains(r#"invalid value '127.0.0.1:2379' for '--etcd <URL>'"#),
+        "{}",
+        told.errors
+    );
     assert!(told.errors.contains(r#"must be "http://host:port""#), "{}", told.errors);
 }
 
@@ -166,15 +187,24 @@ async fn the_stage_stays_and_its_commands_work() {
     let last_hint = "read the lock's record";
     let log = eventually("the demo invites to look around", async || {
         assert!(demo.ended().is_none(), "{}", demo.log());
-        demo.log().split_once(last_hint).filter(|(_, rest)| rest.ends_with("\n\n")).map(|_| demo.log())
+        demo.log()
+            .split_once(last_hint)
+            .filter(|(_, rest)| rest.ends_with("\n\n"))
+            .map(|_| demo.log())
     })
     .await;
     assert_told(&log);
 
     let printed_by = async |hint: &str| {
-        let (_, after) = log.split_once(hint).unwrap_or_else(|| panic!("no hint {hint:?} in {log}"));
+        let (_, after) =
+            log.split_once(hint).unwrap_or_else(|| panic!("no hint {hint:?} in {log}"));
         let shell_command = after.lines().nth(1).unwrap().trim();
-        let output = Command::new("sh").args(["-c", shell_command]).kill_on_drop(true).output().await.unwrap();
+        let output = Command::new("sh")
+            .args(["-c", shell_command])
+            .kill_on_drop(true)
+            .output()
+            .await
+            .unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let try_out = async |hint: &str, expected: &[&str]| {
@@ -197,7 +227,11 @@ async fn the_stage_stays_and_its_commands_work() {
     })
     .await;
     try_out("write as shard-1", &["HTTP/1.1 412", "fence-reason: stale-tenure"]).await;
-    assert!(demo.log().contains("applies a write of \"shard-1, 6\": the balance is 99."), "{}", demo.log());
+    assert!(
+        demo.log().contains("applies a write of \"shard-1, 6\": the balance is 99."),
+        "{}",
+        demo.log()
+    );
 
     demo.terminate();
     assert_eq!(demo.end_of_itself().await.code(), Some(0), "{}", demo.log());
@@ -209,14 +243,16 @@ async fn an_interrupted_story_leaves_nothing_behind() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     // On a terminal it takes its time, so that it can be interrupted in the middle.
     let mut command = on_terminal(&format!("--etcd {}", etcd.endpoint()));
-    let mut demo = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut demo =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     until("the lock is held", async || {
         !etcd.etcdctl(&["get", "/fencepost-demo", "--prefix", "--keys-only"]).await.is_empty()
     })
     .await;
     let mut keyboard = demo.stdin.take().unwrap();
     keyboard.write_all(CTRL_C).await.unwrap();
-    let output = timeout(DURATION_MAX, demo.wait_with_output()).await.expect("the demo ends").unwrap();
+    let output =
+        timeout(DURATION_MAX, demo.wait_with_output()).await.expect("the demo ends").unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{printed}");
     assert!(printed.contains("interrupted before the story was over"), "{printed}");

@@ -37,7 +37,11 @@ fn every_metric_that_rules_and_dashboard_name_exists() {
     ] {
         let named = metrics_in(&document(file));
         assert!(!named.is_empty(), "{file} names metrics");
-        assert_eq!(named.difference(&existing).collect::<Vec<_>>(), Vec::<&String>::new(), "in {file}");
+        assert_eq!(
+            named.difference(&existing).collect::<Vec<_>>(),
+            Vec::<&String>::new(),
+            "in {file}"
+        );
     }
 }
 
@@ -67,8 +71,12 @@ fn existing_metrics() -> BTreeSet<String> {
     metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
     metrics.tls().handshakes(TlsUse::Listener, "any");
     let text =
-        String::from_utf8(metrics.text(&sample_files().remove(0), &[("any", reading)]).unwrap()).unwrap();
-    text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
+        String::from_utf8(metrics.text(&sample_files().remove(0), &[("any", reading)]).unwrap())
+            .unwrap();
+    text.lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -90,7 +98,10 @@ fn failures_and_statuses_are_those_of_the_book() {
         let response = failure.answer(AnswerForm::Problem);
         let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
         let start = format!("| `{}` | {} |", failure.code(), response.status().as_u16());
-        let row = page.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row {start}"));
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&start))
+            .unwrap_or_else(|| panic!("no row {start}"));
         let forwarded = row.split('|').nth(3).unwrap();
         assert!(forwarded.contains(&format!("`{}`", body["forwarded"])), "{row}");
     }
@@ -106,14 +117,17 @@ fn sample_files_are_right() {
 fn sample_files() -> Vec<Config> {
     let pages = ["README.md", "docs/tls.md"].map(document).join("\n");
     let samples = pages.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let read = |sample| Config::from_toml("README.md", sample).unwrap_or_else(|problems| panic!("{problems}"));
+    let read = |sample| {
+        Config::from_toml("README.md", sample).unwrap_or_else(|problems| panic!("{problems}"))
+    };
     samples.map(read).collect()
 }
 
 #[test]
 fn limits_that_no_key_sets_are_as_the_reference_has_them() {
     let limits = include_str!("limits.txt").lines().filter(|line| !line.starts_with('#'));
-    let limits: Vec<[&str; 3]> = limits.map(|line| line.split(" @ ").collect::<Vec<_>>().try_into().unwrap()).collect();
+    let limits: Vec<[&str; 3]> =
+        limits.map(|line| line.split(" @ ").collect::<Vec<_>>().try_into().unwrap()).collect();
     let reference = document("docs/configuration.md");
     let (_, rows) = reference.split_once("## Limits that no key sets").unwrap();
     for [said, file, limit] in &limits {
@@ -122,17 +136,27 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
     }
     let rows = rows.lines().filter(|line| line.starts_with('|')).skip(2);
     let of_no_limit = rows.filter(|row| !limits.iter().any(|[said, ..]| row.contains(said)));
-    assert_eq!(of_no_limit.collect::<Vec<_>>().len(), 2, "a reload has the limit of a record, and one is h2's");
+    assert_eq!(
+        of_no_limit.collect::<Vec<_>>().len(),
+        2,
+        "a reload has the limit of a record, and one is h2's"
+    );
 }
 
 #[test]
 fn every_test_that_the_documents_name_exists() {
-    let documents = ["ARCHITECTURE.md", "SECURITY.md", "docs/testing-promises.md", "docs/track-record.md"].map(document).join("\n");
+    let documents =
+        ["ARCHITECTURE.md", "SECURITY.md", "docs/testing-promises.md", "docs/track-record.md"]
+            .map(document)
+            .join("\n");
     let mut sources = String::new();
     collect_rust(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut sources);
     let rows = documents.lines().filter(|line| line.starts_with('|'));
-    let tests = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|word| word.matches('_').count() >= 4);
-    let missing: Vec<&str> = tests.filter(|test| !sources.contains(&format!("fn {test}("))).collect();
+    let tests = rows
+        .flat_map(|row| row.split('`').skip(1).step_by(2))
+        .filter(|word| word.matches('_').count() >= 4);
+    let missing: Vec<&str> =
+        tests.filter(|test| !sources.contains(&format!("fn {test}("))).collect();
     assert_eq!(missing, Vec::<&str>::new());
 }
 
@@ -140,7 +164,8 @@ fn every_test_that_the_documents_name_exists() {
 fn links_between_documents_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let listed = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let named = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "recipes/README.md"];
+    let named =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "recipes/README.md"];
     let pages = listed.chain(named.map(|name| root.join(name)));
     let mut broken = Vec::new();
     for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
@@ -148,8 +173,10 @@ fn links_between_documents_lead_somewhere() {
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for link in links.filter(|link| !link.contains("://")) {
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
-            let is_there = target.exists() && (anchor.is_empty() || anchors(&target).contains(anchor));
+            let target =
+                if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            let is_there =
+                target.exists() && (anchor.is_empty() || anchors(&target).contains(anchor));
             if !is_there {
                 broken.push(format!("{}: {link}", page.display()));
             }

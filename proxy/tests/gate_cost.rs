@@ -6,14 +6,16 @@ use std::process::Command;
 use fencepost_tests::Scratch;
 
 /// The gate's own files: what the patch may change.
-const PATCHED: [&str; 3] = ["policy/src/gate.rs", "proxy/src/worker_permit.rs", "locks/src/cache/tracked/at_gate.rs"];
+const PATCHED: [&str; 3] =
+    ["policy/src/gate.rs", "proxy/src/worker_permit.rs", "locks/src/cache/tracked/at_gate.rs"];
 
 fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
 }
 
 fn run(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
 }
@@ -33,11 +35,15 @@ fn the_patch_that_reduces_the_gate_to_its_ratchet_still_applies_to_each_of_its_f
     // If a repository lay around the copy, git would skip what is not part of it, in silence.
     let outside = scratch.path().parent().unwrap();
     let mut apply = Command::new("git");
-    apply.arg("apply").arg(&patch).current_dir(scratch.path()).env("GIT_CEILING_DIRECTORIES", outside);
+    apply
+        .arg("apply")
+        .arg(&patch)
+        .current_dir(scratch.path())
+        .env("GIT_CEILING_DIRECTORIES", outside);
     run(&mut apply);
     for file in PATCHED {
-        let [before, after] =
-            [workspace(), scratch.path()].map(|root| std::fs::read_to_string(root.join(file)).unwrap());
+        let [before, after] = [workspace(), scratch.path()]
+            .map(|root| std::fs::read_to_string(root.join(file)).unwrap());
         assert_ne!(before, after, "{file}");
     }
 }

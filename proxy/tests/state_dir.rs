@@ -1,5 +1,5 @@
-//! What a process remembers across restarts: what is durable, who may write it, and what becomes of it when a process is
-//! killed, a disk fails or a file is damaged.
+//! What a process remembers across restarts: what is durable, who may write it, and what becomes of
+//! it when a process is killed, a disk fails or a file is damaged.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,7 +24,8 @@ fn revision(number: u64) -> Revision {
 }
 
 fn seen(revision: Revision) -> Seen {
-    let store = StoreIdentity { cluster: Some(0xcdf8_1819_4e3a_8c32), terms: [(u64::MAX, 9)].into() };
+    let store =
+        StoreIdentity { cluster: Some(0xcdf8_1819_4e3a_8c32), terms: [(u64::MAX, 9)].into() };
     Seen { revision, store }
 }
 
@@ -37,7 +38,8 @@ fn record(state: &StateDir, key: &str, tenure: u64) -> Result<(), StateError> {
 }
 
 fn open(path: &Path) -> (StateDir, Remembered) {
-    let (state, remembered) = StateDir::open(path).unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let (state, remembered) =
+        StateDir::open(path).unwrap_or_else(|error| panic!("{}", chain(&error)));
     // On a thread of its own, since the test may have a runtime.
     let begun = std::thread::scope(|scope| scope.spawn(|| wait(state.begin())).join().unwrap());
     begun.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -78,8 +80,14 @@ fn an_empty_directory_means_no_process_before() {
     assert_eq!(first, Remembered { clean: true, ..Remembered::default() });
     let file = scratch.path().join("file");
     fs::write(&file, "").unwrap();
-    let Err(error) = StateDir::open(&file.join("state")) else { panic!("a directory below a file") };
-    assert!(chain(&error).starts_with(&format!("cannot use {}/state as the state_dir: ", file.display())), "{error}");
+    let Err(error) = StateDir::open(&file.join("state")) else {
+        panic!("a directory below a file")
+    };
+    assert!(
+        chain(&error)
+            .starts_with(&format!("cannot use {}/state as the state_dir: ", file.display())),
+        "{error}"
+    );
 }
 
 #[test]
@@ -88,14 +96,19 @@ fn what_is_recorded_is_remembered() {
     let (state, _) = open(scratch.path());
     record(&state, "/a", 7).unwrap();
     record(&state, "/b", 9).unwrap();
-    wait(state.record("other", &lock("/a"), Layout::Key, revision(3), Duration::from_millis(1500))).unwrap();
+    wait(state.record("other", &lock("/a"), Layout::Key, revision(3), Duration::from_millis(1500)))
+        .unwrap();
     state.note_seen("main", seen(revision(12)));
     state.note_seen("main", seen(revision(11)));
     state.close(false).unwrap();
 
-    let of =
-        |tenure, orphan_timeout| RememberedLock { layout: Layout::Key, tenure: Some(revision(tenure)), orphan_timeout };
-    let main = BTreeMap::from([(lock("/a"), of(7, ORPHAN_TIMEOUT)), (lock("/b"), of(9, ORPHAN_TIMEOUT))]);
+    let of = |tenure, orphan_timeout| RememberedLock {
+        layout: Layout::Key,
+        tenure: Some(revision(tenure)),
+        orphan_timeout,
+    };
+    let main =
+        BTreeMap::from([(lock("/a"), of(7, ORPHAN_TIMEOUT)), (lock("/b"), of(9, ORPHAN_TIMEOUT))]);
     let other = BTreeMap::from([(lock("/a"), of(3, Duration::from_millis(1500)))]);
     let expected = Remembered {
         clean: false,
@@ -130,12 +143,16 @@ fn a_short_clean_life_hides_no_earlier_crash() {
     let leave_clean_after_a_crash = |orphan_timeout| {
         let scratch = Scratch::new();
         let (crashed, _) = open(scratch.path());
-        wait(crashed.record("main", &lock("/a"), Layout::Key, revision(7), orphan_timeout)).unwrap();
+        wait(crashed.record("main", &lock("/a"), Layout::Key, revision(7), orphan_timeout))
+            .unwrap();
         drop(crashed);
         open(scratch.path()).0.close(true).unwrap();
         remembered(scratch.path()).clean
     };
-    assert!(!leave_clean_after_a_crash(Duration::from_secs(3600)), "its requests may run for an hour");
+    assert!(
+        !leave_clean_after_a_crash(Duration::from_secs(3600)),
+        "its requests may run for an hour"
+    );
     assert!(leave_clean_after_a_crash(Duration::from_nanos(1)), "they have ended long ago");
 }
 
@@ -195,7 +212,10 @@ fn one_process_at_a_time_has_the_directory() {
     let Err(second) = StateDir::open(scratch.path()) else { panic!("a second one got in") };
     assert!(matches!(second, StateError::InUse { .. }));
     let text = second.to_string();
-    assert!(text.starts_with(&format!("another fencepost process uses {}", scratch.path().display())), "{text}");
+    assert!(
+        text.starts_with(&format!("another fencepost process uses {}", scratch.path().display())),
+        "{text}"
+    );
 
     record(&state, "/a", 9).unwrap();
     drop(state);
@@ -229,8 +249,9 @@ fn what_comes_together_is_one_commit() {
             let state = &state;
             scope.spawn(move || {
                 let keys = (0..each).map(|number| format!("/{thread}/{number}"));
-                let records =
-                    keys.map(|key| state.record("main", &lock(&key), Layout::Key, revision(7), ORPHAN_TIMEOUT));
+                let records = keys.map(|key| {
+                    state.record("main", &lock(&key), Layout::Key, revision(7), ORPHAN_TIMEOUT)
+                });
                 // All are on their way before the first is waited for.
                 records.collect::<Vec<_>>().into_iter().for_each(|record| wait(record).unwrap());
             });
@@ -274,7 +295,8 @@ async fn revisions_are_written_with_a_commit_or_soon() {
     assert_eq!(after_a_crash_now(scratch.path()).highest_seen["main"], seen(revision(100_000)));
     state.note_seen("main", seen(revision(100_007)));
     eventually("the revision is written by itself", async || {
-        (after_a_crash_now(scratch.path()).highest_seen["main"] == seen(revision(100_007))).then_some(())
+        (after_a_crash_now(scratch.path()).highest_seen["main"] == seen(revision(100_007)))
+            .then_some(())
     })
     .await;
 }
@@ -298,8 +320,13 @@ fn an_accepted_regression_forgets_revisions_not_requests() {
     let after = remembered(scratch.path());
     assert_eq!(after.highest_seen["main"], seen(revision(20)));
     assert_eq!(after.distrusted, BTreeMap::from([("other".to_owned(), revision(1100))]));
-    let forgotten = RememberedLock { layout: Layout::Key, tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
-    assert_eq!(after.lock("main", &lock("/a")), Some(&forgotten), "its requests may still be at the worker");
+    let forgotten =
+        RememberedLock { layout: Layout::Key, tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
+    assert_eq!(
+        after.lock("main", &lock("/a")),
+        Some(&forgotten),
+        "its requests may still be at the worker"
+    );
     assert_eq!(tenure(&after, "/b"), Some(10));
     assert_eq!(after.lock("other", &lock("/a")).unwrap().tenure, Some(revision(900)));
 }
@@ -312,12 +339,16 @@ fn a_tenure_is_not_recorded_over_a_later_one() {
     let before = commits(scratch.path());
     for tenure in [7, 99] {
         let refused = record(&state, "/a", tenure).unwrap_err();
-        assert!(matches!(refused, StateError::Later { known } if known == revision(100)), "{refused}");
+        assert!(
+            matches!(refused, StateError::Later { known } if known == revision(100)),
+            "{refused}"
+        );
     }
     assert_eq!(commits(scratch.path()), before);
     // Also where all three come together, and whatever stands behind them.
-    let asked =
-        [7, 100, 7].map(|tenure| state.record("main", &lock("/a"), Layout::Key, revision(tenure), ORPHAN_TIMEOUT));
+    let asked = [7, 100, 7].map(|tenure| {
+        state.record("main", &lock("/a"), Layout::Key, revision(tenure), ORPHAN_TIMEOUT)
+    });
     let [earlier, same, forgotten] = asked;
     state.inbox().forget("main");
     record(&state, "/a", 7).unwrap();
@@ -345,7 +376,8 @@ fn written() -> Vec<u8> {
     let (state, _) = open(scratch.path());
     for tenure in 1..=6 {
         let others = (0..tenure * 3).map(|other| format!("/{tenure}/{other}"));
-        let others = others.map(|key| state.record("main", &lock(&key), Layout::Key, revision(1), ORPHAN_TIMEOUT));
+        let others = others
+            .map(|key| state.record("main", &lock(&key), Layout::Key, revision(1), ORPHAN_TIMEOUT));
         others.collect::<Vec<_>>().into_iter().for_each(|record| wait(record).unwrap());
         record(&state, "/a", tenure).unwrap();
     }
@@ -360,7 +392,9 @@ fn a_damaged_journal_stops_the_start_and_is_explained() {
         let mut damaged = journal_bytes.clone();
         damaged[at] ^= 1 << (at % 8);
         fs::write(journal(scratch.path()), &damaged).unwrap();
-        let Err(error) = StateDir::open(scratch.path()) else { panic!("byte {at} is damaged, and nobody noticed") };
+        let Err(error) = StateDir::open(scratch.path()) else {
+            panic!("byte {at} is damaged, and nobody noticed")
+        };
         let text = error.to_string();
         let begins = format!("{} is damaged (at byte ", journal(scratch.path()).display());
         let advice = "restore it; or wait until the longest orphan_timeout has passed";
@@ -380,7 +414,10 @@ fn a_cut_journal_is_an_earlier_state_or_damaged() {
             Ok((_state, remembered)) => {
                 assert!(!remembered.clean);
                 let tenure = tenure(&remembered, "/a").unwrap_or(0);
-                assert!(latest <= tenure, "{tenure} with {length} bytes, after {latest} with fewer");
+                assert!(
+                    latest <= tenure,
+                    "{tenure} with {length} bytes, after {latest} with fewer"
+                );
                 latest = tenure;
             }
             Err(error) => assert!(length < 512, "{length} bytes: {error}"),
@@ -413,7 +450,8 @@ fn a_failing_disk_is_named_and_used_again_once_it_is_well() {
     let in_the_way = break_disk(scratch.path());
     for tenure in [9, 9, 11] {
         let text = chain(&record(&state, "/a", tenure).unwrap_err());
-        let start = format!("cannot write to the state_dir {}: Is a directory", scratch.path().display());
+        let start =
+            format!("cannot write to the state_dir {}: Is a directory", scratch.path().display());
         assert!(text.starts_with(&start), "{text}");
         assert!(state.is_failing(Duration::MAX));
     }
@@ -421,7 +459,11 @@ fn a_failing_disk_is_named_and_used_again_once_it_is_well() {
     record(&state, "/b", 3).unwrap();
     assert!(!state.is_failing(Duration::ZERO));
     let after = after_a_crash_now(scratch.path());
-    assert_eq!((tenure(&after, "/a"), tenure(&after, "/b")), (Some(11), Some(3)), "the last failed record is written");
+    assert_eq!(
+        (tenure(&after, "/a"), tenure(&after, "/b")),
+        (Some(11), Some(3)),
+        "the last failed record is written"
+    );
     let in_the_way = break_disk(scratch.path());
     state.inbox().forget("main");
     assert!(wait(state.written()).is_err() && wait(state.written()).is_err());
@@ -448,7 +490,8 @@ fn there_is_no_clean_mark_if_it_cannot_be_written() {
     assert!(!remembered(scratch.path()).clean);
 }
 
-// What follows needs a second process: this very program, told by its surroundings which of the two parts it plays.
+// What follows needs a second process: this very program, told by its surroundings which of the two
+// parts it plays.
 
 const PART: &str = "FENCEPOST_TEST_STATE_PART";
 const PATH: &str = "FENCEPOST_TEST_STATE_PATH";
@@ -478,7 +521,8 @@ fn long(key: &str) -> String {
     format!("{key}/{}", "x".repeat(900))
 }
 
-/// Records ever later tenures, each writer for its own lock and one after the other, and says which are durable.
+/// Records ever later tenures, each writer for its own lock and one after the other, and says which
+/// are durable.
 fn write_until_killed(path: &Path) {
     let (state, remembered) = open(path);
     for other in 0..40 {
@@ -502,7 +546,8 @@ fn write_until_killed(path: &Path) {
 /// What the process said was durable last, by writer.
 fn said_durable(log: &str) -> BTreeMap<u64, u64> {
     let whole_lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    let said = whole_lines.filter_map(|line| line.trim_end().strip_prefix("durable ")?.split_once(' '));
+    let said =
+        whole_lines.filter_map(|line| line.trim_end().strip_prefix("durable ")?.split_once(' '));
     said.map(|(writer, tenure)| (writer.parse().unwrap(), tenure.parse().unwrap())).collect()
 }
 
@@ -526,13 +571,18 @@ async fn a_kill_at_any_moment_loses_nothing_durable() {
         process.kill();
 
         durable.extend(said_durable(&fs::read_to_string(&log).unwrap_or_default()));
-        let (_state, after) = StateDir::open(&path).unwrap_or_else(|error| panic!("round {round}: {}", chain(&error)));
+        let (_state, after) = StateDir::open(&path)
+            .unwrap_or_else(|error| panic!("round {round}: {}", chain(&error)));
         // The very first process may have been killed before it took the directory.
         assert!(!after.clean || round == 0, "round {round}");
         for (writer, durable) in &mut durable {
             let found = tenure(&after, &long(&format!("/{writer}"))).unwrap_or(0);
-            // Each writer waits for one record before the next: one more may be durable and not said to be.
-            assert!((*durable..=*durable + 1).contains(&found), "round {round}, {writer}: {found}, not {durable}");
+            // Each writer waits for one record before the next: one more may be durable and not
+            // said to be.
+            assert!(
+                (*durable..=*durable + 1).contains(&found),
+                "round {round}, {writer}: {found}, not {durable}"
+            );
             *durable = found;
         }
     }
@@ -563,7 +613,8 @@ fn write_until_the_disk_was_full_for_a_while(path: &Path) {
     }
 }
 
-/// A limit on the length of files stands for the size of the disk: that needs no rights. The signal would end the process.
+/// A limit on the length of files stands for the size of the disk: that needs no rights. The signal
+/// would end the process.
 fn on_a_limited_disk(bytes: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!(r#"trap '' XFSZ; exec prlimit --fsize={bytes}: "$0" "$@""#)]);
@@ -572,7 +623,8 @@ fn on_a_limited_disk(bytes: &str) -> Command {
 
 /// Waits for a line that begins so, and gives the rest of it.
 async fn line(process: &Process, start: &str) -> String {
-    let find = async || process.log().lines().find_map(|line| Some(line.strip_prefix(start)?.to_owned()));
+    let find =
+        async || process.log().lines().find_map(|line| Some(line.strip_prefix(start)?.to_owned()));
     eventually(start, find).await
 }
 
@@ -580,7 +632,8 @@ async fn line(process: &Process, start: &str) -> String {
 async fn nothing_is_added_behind_a_write_that_was_cut_short() {
     let scratch = Scratch::new();
     let path = scratch.path().join("state");
-    // More than the state, less than the journal grows to before it is written anew, and not at the end of a sector.
+    // More than the state, less than the journal grows to before it is written anew, and not at the
+    // end of a sector.
     let mut disk = on_a_limited_disk("50100");
     let mut process = second_process(&mut disk, "full", &path, &scratch.path().join("log"));
     let failure = line(&process, "failed with ").await;
@@ -598,13 +651,21 @@ async fn a_full_disk_refuses_records_until_there_is_room() {
     let mut process = second_process(&mut on_a_limited_disk("unlimited"), "full", &path, &log);
     let limit = |bytes: &str| {
         let mut prlimit = Command::new("prlimit");
-        let limited = prlimit.arg(format!("--pid={}", process.id())).arg(format!("--fsize={bytes}:")).status();
+        let limited = prlimit
+            .arg(format!("--pid={}", process.id()))
+            .arg(format!("--fsize={bytes}:"))
+            .status();
         assert!(limited.expect("prlimit (of util-linux) can be started").success());
     };
     line(&process, "ready").await;
     limit("4096");
     let failure = line(&process, "failed with ").await;
-    assert!(failure.starts_with(&format!("cannot write to the state_dir {}: File too large", path.display())));
+    assert!(
+        failure.starts_with(&format!(
+            "cannot write to the state_dir {}: File too large",
+            path.display()
+        ))
+    );
     limit("unlimited");
     let recovered: u64 = line(&process, "recovered with ").await.parse().unwrap();
     assert!(process.end_of_itself().await.success());
@@ -626,8 +687,12 @@ async fn nothing_is_made_below_a_name_that_is_not_durable() {
     let scratch = Scratch::new();
     let path = scratch.path().join("lib/fencepost");
     let mut few_files = Command::new("prlimit");
-    let mut process =
-        second_process(few_files.arg("--nofile=64:"), "without files", &path, &scratch.path().join("log"));
+    let mut process = second_process(
+        few_files.arg("--nofile=64:"),
+        "without files",
+        &path,
+        &scratch.path().join("log"),
+    );
     let failure = line(&process, "failed with ").await;
     assert!(failure.ends_with("Too many open files (os error 24)"), "{failure}");
     assert!(process.end_of_itself().await.success());

@@ -1,4 +1,5 @@
-//! A real browser (Chromium without a window), driven over WebDriver (W3C) by chromedriver, both from the search path.
+//! A real browser (Chromium without a window), driven over WebDriver (W3C) by chromedriver, both
+//! from the search path.
 
 use std::io;
 use std::process::Command;
@@ -12,8 +13,8 @@ use crate::port::FreePort;
 use crate::process::Process;
 use crate::scratch::Scratch;
 
-/// A browser with one page and a profile of its own. It ends with this value, chromedriver first: it holds the pipe
-/// without which Chromium ends by itself.
+/// A browser with one page and a profile of its own. It ends with this value, chromedriver first:
+/// it holds the pipe without which Chromium ends by itself.
 #[derive(Debug)]
 pub struct Browser {
     session: String,
@@ -22,8 +23,8 @@ pub struct Browser {
     scratch: Scratch,
 }
 
-/// Nothing but the page: no first-run screens, no updates, no network of its own. Without a sandbox, as tests may run as
-/// root, and only pages of ours are opened.
+/// Nothing but the page: no first-run screens, no updates, no network of its own. Without a
+/// sandbox, as tests may run as root, and only pages of ours are opened.
 const FLAGS: [&str; 11] = [
     "--headless",
     "--no-sandbox",
@@ -48,7 +49,10 @@ impl Browser {
         let mut command = Command::new("chromedriver");
         // Asked to take any itself, it takes one of IPv6 and ends if that number is taken on IPv4.
         let port = FreePort::reserve();
-        command.arg(format!("--port={}", port.number())).env("HOME", scratch.path()).env("TZ", "UTC");
+        command
+            .arg(format!("--port={}", port.number()))
+            .env("HOME", scratch.path())
+            .env("TZ", "UTC");
         let mut driver = Process::start(&command, &scratch.path().join("log"));
         eventually("chromedriver listens", async || {
             if let Some(status) = driver.ended() {
@@ -71,7 +75,8 @@ impl Browser {
             "goog:chromeOptions": { "args": flags },
             "timeouts": { "script": PATIENCE.as_millis() as u64, "pageLoad": PATIENCE.as_millis() as u64 },
         });
-        let session = self.ask("POST", "", json!({ "capabilities": { "alwaysMatch": wanted } })).await;
+        let session =
+            self.ask("POST", "", json!({ "capabilities": { "alwaysMatch": wanted } })).await;
         let id = session["sessionId"].as_str().expect("a session has an id");
         self.session = format!("/{id}");
     }
@@ -86,8 +91,8 @@ impl Browser {
         self.ask("POST", "/refresh", json!({})).await;
     }
 
-    /// Runs the body of a function in the page, with these `arguments`; returns what it returns. The page's own policy
-    /// does not stop it.
+    /// Runs the body of a function in the page, with these `arguments`; returns what it returns.
+    /// The page's own policy does not stop it.
     pub async fn run(&self, script: &str, arguments: &[Value]) -> Value {
         self.ask("POST", "/execute/sync", json!({ "script": script, "args": arguments })).await
     }
@@ -115,7 +120,10 @@ impl Browser {
             }
             if Instant::now() >= deadline {
                 let shows = self.run("return [location.href, document.body.innerText]", &[]).await;
-                panic!("not within {PATIENCE:?}: {what}; the page: {shows:#}; its log: {:#?}", self.log().await);
+                panic!(
+                    "not within {PATIENCE:?}: {what}; the page: {shows:#}; its log: {:#?}",
+                    self.log().await
+                );
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -132,7 +140,8 @@ impl Browser {
         self.ask("POST", "/actions", json!({ "actions": actions })).await;
     }
 
-    /// Presses keys, one after the other; special ones by WebDriver's code points, such as [`Browser::TAB`].
+    /// Presses keys, one after the other; special ones by WebDriver's code points, such as
+    /// [`Browser::TAB`].
     pub async fn press(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| {
             let key = key.to_string();
@@ -153,8 +162,8 @@ impl Browser {
     /// The arrow down.
     pub const DOWN: &str = "\u{e015}";
 
-    /// Makes the page think that it is on a screen of that size, and that its user prefers that colour scheme (`dark` or
-    /// `light`).
+    /// Makes the page think that it is on a screen of that size, and that its user prefers that
+    /// colour scheme (`dark` or `light`).
     pub async fn screen(&self, width: u32, height: u32, scheme: &str) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.devtools("Emulation.setDeviceMetricsOverride", size).await;
@@ -163,11 +172,13 @@ impl Browser {
     }
 
     async fn devtools(&self, command: &str, parameters: Value) {
-        self.ask("POST", "/goog/cdp/execute", json!({ "cmd": command, "params": parameters })).await;
+        self.ask("POST", "/goog/cdp/execute", json!({ "cmd": command, "params": parameters }))
+            .await;
     }
 
-    /// What the browser has logged since it was last asked, each line after where it comes from: `javascript: …` (an error),
-    /// `security: …` (what a policy stopped), `network: …` (what could not be had).
+    /// What the browser has logged since it was last asked, each line after where it comes from:
+    /// `javascript: …` (an error), `security: …` (what a policy stopped), `network: …` (what could
+    /// not be had).
     pub async fn log(&self) -> Vec<String> {
         let entries = self.ask("POST", "/se/log", json!({ "type": "browser" })).await;
         let entries = entries.as_array().expect("the log is a list");
@@ -186,7 +197,8 @@ impl Browser {
 
     async fn ask(&self, method: &str, path: &str, body: Value) -> Value {
         let answer = self.try_ask(method, path, &body).await;
-        let (status, answer) = answer.unwrap_or_else(|error| panic!("{method} {path} {body}: {error}"));
+        let (status, answer) =
+            answer.unwrap_or_else(|error| panic!("{method} {path} {body}: {error}"));
         assert_eq!(status, 200, "{method} {path} {body}: {answer}");
         answer["value"].clone()
     }

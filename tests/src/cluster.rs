@@ -43,7 +43,9 @@ impl Cluster {
             status.args(["endpoint", "status", "--write-out", "fields", "--command-timeout", "1s"]);
             let output = status.output().await.expect("etcdctl can be started");
             let fields = String::from_utf8_lossy(&output.stdout).into_owned();
-            let field = |name: &str| fields.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
+            let field = |name: &str| {
+                fields.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned))
+            };
             let (own, leader) = (field("\"MemberID\" : "), field("\"Leader\" : "));
             if own.is_some() && own == leader {
                 return Some(index);
@@ -68,8 +70,11 @@ impl Cluster {
 
     fn prepare(version: EtcdVersion, size: usize, options: &EtcdOptions) -> Cluster {
         let seats: Vec<Seat> = (0..size).map(|index| Seat::reserve(&format!("m{index}"))).collect();
-        let initial_cluster = seats.iter().map(Seat::as_initial_member).collect::<Vec<_>>().join(",");
-        let members = seats.into_iter().map(|seat| Etcd::prepare(version, options, seat, initial_cluster.clone()));
+        let initial_cluster =
+            seats.iter().map(Seat::as_initial_member).collect::<Vec<_>>().join(",");
+        let members = seats
+            .into_iter()
+            .map(|seat| Etcd::prepare(version, options, seat, initial_cluster.clone()));
         Cluster { members: members.collect() }
     }
 

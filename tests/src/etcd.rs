@@ -20,7 +20,8 @@ use crate::scratch::Scratch;
 pub struct EtcdOptions {
     /// Time between a leader's heartbeats (etcd: 100 ms).
     pub heartbeat: Option<Duration>,
-    /// Silence of the leader after which another member stands for election (etcd: 1 s; at least five heartbeats).
+    /// Silence of the leader after which another member stands for election (etcd: 1 s; at least
+    /// five heartbeats).
     pub election: Option<Duration>,
     /// TLS and users; `None`: cleartext, for everybody.
     pub security: Option<Arc<EtcdSecurity>>,
@@ -28,7 +29,8 @@ pub struct EtcdOptions {
     pub arguments: Vec<String>,
 }
 
-/// A running etcd member on loopback, its data in a [`Scratch`] directory; alone, or part of a [`crate::Cluster`].
+/// A running etcd member on loopback, its data in a [`Scratch`] directory; alone, or part of a
+/// [`crate::Cluster`].
 #[derive(Debug)]
 pub struct Etcd {
     version: EtcdVersion,
@@ -78,12 +80,13 @@ impl Etcd {
         }
     }
 
-    /// Adds a member to its cluster that does not vote: a learner, which refuses most of what it is asked. Returns once that tells how
-    /// it is.
+    /// Adds a member to its cluster that does not vote: a learner, which refuses most of what it is
+    /// asked. Returns once that tells how it is.
     pub async fn add_learner(&self) -> Etcd {
         let seat = Seat::reserve("learner");
         let initial_cluster = format!("{},{}", self.initial_cluster, seat.as_initial_member());
-        self.etcdctl(&["member", "add", "learner", "--learner", "--peer-urls", &seat.peer_url()]).await;
+        self.etcdctl(&["member", "add", "learner", "--learner", "--peer-urls", &seat.peer_url()])
+            .await;
         let mut options = self.options.clone();
         options.arguments.extend(["--initial-cluster-state", "existing"].map(str::to_owned));
         let mut learner = Etcd::prepare(self.version, &options, seat, initial_cluster);
@@ -99,9 +102,22 @@ impl Etcd {
     }
 
     /// A member that does not run yet.
-    pub(crate) fn prepare(version: EtcdVersion, options: &EtcdOptions, seat: Seat, initial_cluster: String) -> Etcd {
+    pub(crate) fn prepare(
+        version: EtcdVersion,
+        options: &EtcdOptions,
+        seat: Seat,
+        initial_cluster: String,
+    ) -> Etcd {
         let open = options.security.as_ref().map(|_| FreePort::reserve());
-        Etcd { version, options: options.clone(), seat, open, initial_cluster, scratch: Scratch::new(), process: None }
+        Etcd {
+            version,
+            options: options.clone(),
+            seat,
+            open,
+            initial_cluster,
+            scratch: Scratch::new(),
+            process: None,
+        }
     }
 
     /// Its version.
@@ -109,15 +125,19 @@ impl Etcd {
         self.version
     }
 
-    /// Where clients find it: `http://127.0.0.1:…`, or `https://127.0.0.1:…` with [`EtcdOptions::security`].
+    /// Where clients find it: `http://127.0.0.1:…`, or `https://127.0.0.1:…` with
+    /// [`EtcdOptions::security`].
     pub fn endpoint(&self) -> String {
         let scheme = if self.options.security.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.seat.client.address())
     }
 
-    /// Has it, and all other members, ask for logins from now on. There is one user, `root`, with the password `root`.
+    /// Has it, and all other members, ask for logins from now on. There is one user, `root`, with
+    /// the password `root`.
     pub async fn enable_users(&self) {
-        for command in ["user add root:root", "role add root", "user grant-role root root", "auth enable"] {
+        for command in
+            ["user add root:root", "role add root", "user grant-role root root", "auth enable"]
+        {
             self.etcdctl(&command.split(' ').collect::<Vec<_>>()).await;
         }
         self.options.security.as_ref().expect("users come with TLS").users_enabled();
@@ -143,8 +163,8 @@ impl Etcd {
         self.process.take().expect("the member runs").kill();
     }
 
-    /// Starts it again on its data and ports, after [`Etcd::kill`], and waits until it answers: with most members of
-    /// its cluster away it can't.
+    /// Starts it again on its data and ports, after [`Etcd::kill`], and waits until it answers:
+    /// with most members of its cluster away it can't.
     pub async fn restart(&mut self) {
         self.launch();
         self.wait_until_ready().await;
@@ -159,19 +179,24 @@ impl Etcd {
     /// Returns once it answers a quorum read.
     pub async fn wait_until_ready(&mut self) {
         let ready = self.until_ready().await;
-        assert!(ready.is_ok(), "the ports of {} were taken while it was away: {}", self.seat.name, self.log());
+        assert!(
+            ready.is_ok(),
+            "the ports of {} were taken while it was away: {}",
+            self.seat.name,
+            self.log()
+        );
     }
 
-    /// Runs `etcdctl` against this member and returns what it prints, without the last line's end. These calls count
-    /// in [`Etcd::requests_total`].
+    /// Runs `etcdctl` against this member and returns what it prints, without the last line's end.
+    /// These calls count in [`Etcd::requests_total`].
     pub async fn etcdctl(&self, arguments: &[&str]) -> String {
         let mut command = self.etcdctl_command();
         command.args(arguments);
         run(command).await
     }
 
-    /// `etcdctl` for this member, to be given its arguments and started: for `lock`, `elect` and others that stay.
-    /// It is killed with the handle of the running program.
+    /// `etcdctl` for this member, to be given its arguments and started: for `lock`, `elect` and
+    /// others that stay. It is killed with the handle of the running program.
     pub fn etcdctl_command(&self) -> tokio::process::Command {
         let mut command = self.bare_etcdctl();
         command.arg("--endpoints").arg(self.endpoint());
@@ -188,16 +213,17 @@ impl Etcd {
         file
     }
 
-    /// Takes the store back to a snapshot, on the same ports and with the same ids: what an operator's restore from a
-    /// backup looks like from outside. For a member of a larger cluster use [`crate::Cluster::restore_snapshot`].
+    /// Takes the store back to a snapshot, on the same ports and with the same ids: what an
+    /// operator's restore from a backup looks like from outside. For a member of a larger cluster
+    /// use [`crate::Cluster::restore_snapshot`].
     pub async fn restore_snapshot(&mut self, snapshot: &Path) {
         self.kill();
         self.replace_data(snapshot).await;
         self.restart().await;
     }
 
-    /// Replaces the data by a snapshot and starts again, as one that its operator has given another cluster token: the id of the cluster is
-    /// made of that.
+    /// Replaces the data by a snapshot and starts again, as one that its operator has given another
+    /// cluster token: the id of the cluster is made of that.
     pub async fn restore_snapshot_as_another_cluster(&mut self, snapshot: &Path) {
         self.kill();
         self.restore_data(snapshot, &["--initial-cluster-token", "another"]).await;
@@ -218,7 +244,8 @@ impl Etcd {
         run(command).await;
     }
 
-    /// How many calls of each method clients have begun, by etcd's own count, since this member's last start.
+    /// How many calls of each method clients have begun, by etcd's own count, since this member's
+    /// last start.
     pub async fn requests_total(&self) -> Requests {
         let metrics = request(self.status_address(), "GET", "/metrics", &[], b"").await;
         let metrics = metrics.expect("etcd answers with its metrics");
@@ -288,7 +315,8 @@ impl Etcd {
     }
 
     fn files(&self) -> impl Iterator<Item = String> {
-        let entries = std::fs::read_dir(self.scratch.path()).expect("a scratch directory can be listed");
+        let entries =
+            std::fs::read_dir(self.scratch.path()).expect("a scratch directory can be listed");
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned())
     }
 
@@ -315,7 +343,8 @@ impl Seat {
     }
 }
 
-/// How many calls of each gRPC method a member has seen begin. A watch stream counts once, as `Watch`.
+/// How many calls of each gRPC method a member has seen begin. A watch stream counts once, as
+/// `Watch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requests(BTreeMap<String, u64>);
 
@@ -332,12 +361,18 @@ impl Requests {
 
     /// What has been added since an earlier count of the same run.
     pub fn since(&self, earlier: &Requests) -> Requests {
-        Requests(self.0.iter().map(|(method, count)| (method.clone(), count - earlier.of(method))).collect())
+        Requests(
+            self.0
+                .iter()
+                .map(|(method, count)| (method.clone(), count - earlier.of(method)))
+                .collect(),
+        )
     }
 
     fn parse(metrics: &str) -> Requests {
         let mut counts = BTreeMap::new();
-        let series = metrics.lines().filter_map(|line| line.strip_prefix("grpc_server_started_total{"));
+        let series =
+            metrics.lines().filter_map(|line| line.strip_prefix("grpc_server_started_total{"));
         for (labels, value) in series.filter_map(|line| line.rsplit_once("} ")) {
             let method = labels.split(',').find_map(|label| label.strip_prefix("grpc_method=\""));
             let method = method.expect("each series names its method").trim_end_matches('"');
@@ -351,8 +386,12 @@ impl Requests {
 
 /// Runs a command to its end and returns what it printed.
 async fn run(mut command: tokio::process::Command) -> String {
-    let output = command.output().await.unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
-    let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .output()
+        .await
+        .unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+    let (printed, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?} ended with {}: {printed}{errors}", output.status);
     printed.trim_end_matches('\n').to_owned()
 }

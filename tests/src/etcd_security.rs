@@ -18,7 +18,8 @@ pub enum Tokens {
     Jwt(Duration),
 }
 
-/// TLS with client certificates, users and roles, for all members of a cluster. The user `root` has the password `root`.
+/// TLS with client certificates, users and roles, for all members of a cluster. The user `root` has
+/// the password `root`.
 pub struct EtcdSecurity {
     /// Who issued the certificates of both sides.
     pub authority: Authority,
@@ -32,7 +33,10 @@ impl EtcdSecurity {
     pub fn new(tokens: Tokens) -> Arc<EtcdSecurity> {
         let (authority, scratch) = (Authority::new("etcd"), Scratch::new());
         replace_file(&scratch.path().join("ca.pem"), &authority.certificate());
-        replace_file(&scratch.path().join("jwt.key"), "a secret of all members, of more than thirty bytes");
+        replace_file(
+            &scratch.path().join("jwt.key"),
+            "a secret of all members, of more than thirty bytes",
+        );
         authority.issue_for_localhost().write(scratch.path(), "server");
         EtcdSecurity::issue_client(&authority).write(scratch.path(), "client");
         Arc::new(EtcdSecurity { authority, tokens, scratch, users: AtomicBool::new(false) })
@@ -70,7 +74,11 @@ impl EtcdSecurity {
                 ]
             }
         };
-        let files = [("--cert-file", "server.pem"), ("--key-file", "server.key"), ("--trusted-ca-file", "ca.pem")];
+        let files = [
+            ("--cert-file", "server.pem"),
+            ("--key-file", "server.key"),
+            ("--trusted-ca-file", "ca.pem"),
+        ];
         let files = files.into_iter().flat_map(|(option, name)| [option.to_owned(), file(name)]);
         files.chain(["--client-cert-auth".to_owned()]).chain(tokens).collect()
     }
@@ -79,8 +87,13 @@ impl EtcdSecurity {
     pub(crate) fn client_arguments(&self) -> Vec<String> {
         let (certificate, key) = self.client();
         let files = [("--cacert", self.ca()), ("--cert", certificate), ("--key", key)];
-        let files = files.into_iter().flat_map(|(option, file)| [option.to_owned(), file.display().to_string()]);
-        let root = self.users.load(Ordering::Relaxed).then(|| ["--user".to_owned(), "root:root".to_owned()]);
+        let files = files
+            .into_iter()
+            .flat_map(|(option, file)| [option.to_owned(), file.display().to_string()]);
+        let root = self
+            .users
+            .load(Ordering::Relaxed)
+            .then(|| ["--user".to_owned(), "root:root".to_owned()]);
         files.chain(root.into_iter().flatten()).collect()
     }
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An etcd that the tests run against. The two differ where it matters to a fence: in flags, in errors, in bugs.
+/// An etcd that the tests run against. The two differ where it matters to a fence: in flags, in
+/// errors, in bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EtcdVersion {
     /// 3.4, from Debian, or the binary that `FENCEPOST_ETCD_3_4` names.
@@ -40,7 +41,11 @@ impl EtcdVersion {
     /// The command line client of the same version.
     pub(crate) fn etcdctl(self) -> PathBuf {
         let etcdctl = self.path().with_file_name("etcdctl");
-        assert!(etcdctl.exists(), "no etcdctl {self} at {}: run bin/install-tools test", etcdctl.display());
+        assert!(
+            etcdctl.exists(),
+            "no etcdctl {self} at {}: run bin/install-tools test",
+            etcdctl.display()
+        );
         etcdctl
     }
 
@@ -50,9 +55,9 @@ impl EtcdVersion {
         }
         match self {
             EtcdVersion::V3_4 => "/usr/bin/etcd".into(),
-            EtcdVersion::V3_5 => {
-                Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("tools/etcd-3.5.1/etcd")
-            }
+            EtcdVersion::V3_5 => Path::new(env!("CARGO_MANIFEST_DIR"))
+                .with_file_name("target")
+                .join("tools/etcd-3.5.1/etcd"),
         }
     }
 

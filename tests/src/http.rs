@@ -1,5 +1,5 @@
-//! A small HTTP/1.1 client that hides nothing: bytes are written when the test says so, and each response is read on its
-//! own.
+//! A small HTTP/1.1 client that hides nothing: bytes are written when the test says so, and each
+//! response is read on its own.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -34,7 +34,8 @@ impl From<PathBuf> for Endpoint {
     }
 }
 
-/// As an upstream is written in a configuration: `http://127.0.0.1:9000` or `unix:/run/worker.sock`.
+/// As an upstream is written in a configuration: `http://127.0.0.1:9000` or
+/// `unix:/run/worker.sock`.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -72,8 +73,8 @@ impl Response {
     }
 }
 
-/// One request on a connection of its own; returns the final response. `Host: localhost`, unless there is one among the headers,
-/// `Content-Length` (for a body) and `Connection: close` are added.
+/// One request on a connection of its own; returns the final response. `Host: localhost`, unless
+/// there is one among the headers, `Content-Length` (for a body) and `Connection: close` are added.
 pub async fn request(
     server: impl Into<Endpoint>,
     method: &str,
@@ -96,8 +97,11 @@ pub async fn request(
     connection.send(head).await?;
     // A server that refuses may close before it has the whole body: then its answer is what counts.
     let sent = connection.send(body).await;
-    let answered =
-        if method == "HEAD" { connection.response_to_head().await } else { connection.final_response().await };
+    let answered = if method == "HEAD" {
+        connection.response_to_head().await
+    } else {
+        connection.final_response().await
+    };
     if answered.is_err() { sent.and(answered) } else { answered }
 }
 
@@ -120,7 +124,9 @@ impl Connection {
                 stream.set_nodelay(true)?;
                 Box::new(stream)
             }
-            Endpoint::Unix(path) => Box::new(in_time("a connection", UnixStream::connect(path)).await?),
+            Endpoint::Unix(path) => {
+                Box::new(in_time("a connection", UnixStream::connect(path)).await?)
+            }
         };
         Ok(Connection { stream, buffer: Vec::new() })
     }
@@ -162,8 +168,8 @@ impl Connection {
         self.head().await
     }
 
-    /// Reads the next response's status and headers only, for a body that the test reads bit by bit with
-    /// [`Connection::receive`].
+    /// Reads the next response's status and headers only, for a body that the test reads bit by bit
+    /// with [`Connection::receive`].
     pub async fn head(&mut self) -> io::Result<Response> {
         let head = in_time("a response's head", async {
             loop {
@@ -177,8 +183,14 @@ impl Connection {
         let head = String::from_utf8(head).map_err(|_| malformed("a head that is not text"))?;
         let (status_line, fields) = head.split_once("\r\n").expect("the head ends with line ends");
         let status = status_line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5));
-        let status = status.and_then(|code| code.parse().ok()).ok_or_else(|| malformed(status_line))?;
-        Ok(Response { status, headers: parse_fields(fields)?, body: Vec::new(), trailers: HeaderMap::new() })
+        let status =
+            status.and_then(|code| code.parse().ok()).ok_or_else(|| malformed(status_line))?;
+        Ok(Response {
+            status,
+            headers: parse_fields(fields)?,
+            body: Vec::new(),
+            trailers: HeaderMap::new(),
+        })
     }
 
     /// Reads `count` bytes as they are.
@@ -258,7 +270,10 @@ impl Connection {
     async fn fill(&mut self) -> io::Result<()> {
         if self.stream.read_buf(&mut self.buffer).await? == 0 {
             let got = String::from_utf8_lossy(&self.buffer);
-            return Err(io::Error::new(ErrorKind::UnexpectedEof, format!("the connection ended after {got:?}")));
+            return Err(io::Error::new(
+                ErrorKind::UnexpectedEof,
+                format!("the connection ended after {got:?}"),
+            ));
         }
         Ok(())
     }
@@ -266,14 +281,16 @@ impl Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("unread", &String::from_utf8_lossy(&self.buffer)).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("unread", &String::from_utf8_lossy(&self.buffer))
+            .finish_non_exhaustive()
     }
 }
 
 async fn in_time<T>(what: &str, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(PATIENCE, step)
-        .await
-        .unwrap_or_else(|_| Err(io::Error::new(ErrorKind::TimedOut, format!("not within {PATIENCE:?}: {what}"))))
+    timeout(PATIENCE, step).await.unwrap_or_else(|_| {
+        Err(io::Error::new(ErrorKind::TimedOut, format!("not within {PATIENCE:?}: {what}")))
+    })
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {

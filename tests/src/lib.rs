@@ -1,7 +1,9 @@
-//! What the tests of fencepost stand on: real etcd members that can be paused and killed, a relay that breaks, a worker
-//! that remembers what reached it, an HTTP client that shows every step, and a browser.
+//! What the tests of fencepost stand on: real etcd members that can be paused and killed, a relay
+//! that breaks, a worker that remembers what reached it, an HTTP client that shows every step, and
+//! a browser.
 //!
-//! Whatever waits has a deadline, [`PATIENCE`], and panics with what it saw instead. Nothing here knows fencepost itself.
+//! Whatever waits has a deadline, [`PATIENCE`], and panics with what it saw instead. Nothing here
+//! knows fencepost itself.
 
 mod browser;
 mod cluster;

@@ -8,10 +8,12 @@ use std::process::Command;
 use rustix::process::geteuid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Two hosts with a cable between them, as network namespaces: the test and its processes run on one, and this is the other.
+/// Two hosts with a cable between them, as network namespaces: the test and its processes run on
+/// one, and this is the other.
 ///
-/// [`cut`](Network::cut) drops all packets on the way to it and back, as a broken network does: neither side learns of it.
-/// Nothing of the machine's own network changes, so that other tests notice nothing.
+/// [`cut`](Network::cut) drops all packets on the way to it and back, as a broken network does:
+/// neither side learns of it. Nothing of the machine's own network changes, so that other tests
+/// notice nothing.
 #[derive(Debug)]
 pub struct Network {
     other: String,
@@ -25,8 +27,9 @@ const OTHERS: Ipv4Addr = Ipv4Addr::new(10, 192, 0, 2);
 const VARIABLE: &str = "FENCEPOST_TEST_NETWORK";
 
 impl Network {
-    /// Runs a test in a network of its own: it starts the test's binary again there, for this test alone. `name` is the test's
-    /// name as `cargo test` prints it. Where only root may make a namespace, the test is skipped with a word on standard error.
+    /// Runs a test in a network of its own: it starts the test's binary again there, for this test
+    /// alone. `name` is the test's name as `cargo test` prints it. Where only root may make a
+    /// namespace, the test is skipped with a word on standard error.
     pub fn run(name: &str, test: impl AsyncFnOnce(&Network)) {
         if let Ok(other) = std::env::var(VARIABLE) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -43,7 +46,8 @@ impl Network {
         command.args(["--pdeathsig", "KILL", "--", "ip", "netns", "exec", &hosts.test]).arg(binary);
         command.args(["--exact", name, "--nocapture"]).env(VARIABLE, &hosts.worker);
         let output = command.output().expect("setpriv (util-linux) can be started");
-        let [out, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        let [out, errors] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
         let has_run = out.contains("test result: ok. 1 passed");
         assert!(output.status.success() && has_run, "in a network of its own:\n{out}\n{errors}");
     }
@@ -74,11 +78,16 @@ impl Network {
 
     /// How many bytes the kernel still has to deliver to the other host, over all connections.
     pub fn undelivered(&self) -> u64 {
-        let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel lists its connections");
+        let table =
+            std::fs::read_to_string("/proc/net/tcp").expect("the kernel lists its connections");
         let other = format!("{:08X}:", u32::from_ne_bytes(OTHERS.octets()));
         let of_connection = |line: &str| {
-            let [_, _, remote, state, queues, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { return 0 };
-            let unsent = queues.split(':').next().and_then(|bytes| u64::from_str_radix(bytes, 16).ok());
+            let [_, _, remote, state, queues, ..] = line.split_whitespace().collect::<Vec<_>>()[..]
+            else {
+                return 0;
+            };
+            let unsent =
+                queues.split(':').next().and_then(|bytes| u64::from_str_radix(bytes, 16).ok());
             const SYN_SENT: &str = "02"; // Its queue counts the SYN, and no byte.
             if remote.starts_with(&other) && state != SYN_SENT { unsent.unwrap_or(0) } else { 0 }
         };
@@ -119,6 +128,9 @@ impl Drop for Hosts {
 fn run(command: &str) {
     let mut words = command.split(' ');
     let program = words.next().expect("a command has a program");
-    let output = Command::new(program).args(words).output().unwrap_or_else(|error| panic!("{command}: {error}"));
+    let output = Command::new(program)
+        .args(words)
+        .output()
+        .unwrap_or_else(|error| panic!("{command}: {error}"));
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,4 +1,5 @@
-//! A public key infrastructure of our own: authorities, certificates, keys and revocation lists, as PEM.
+//! A public key infrastructure of our own: authorities, certificates, keys and revocation lists, as
+//! PEM.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair,
+    KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
 /// An authority that issues certificates and revokes them.
@@ -75,7 +76,8 @@ impl Authority {
         Authority::made(name, params)
     }
 
-    /// A self-signed certificate whose key issues others, whether or not the certificate says that it may.
+    /// A self-signed certificate whose key issues others, whether or not the certificate says that
+    /// it may.
     pub fn claiming(claim: Claim, subject: &Subject<'_>) -> Authority {
         Authority::self_signed(claimed(claim, subject))
     }
@@ -101,13 +103,18 @@ impl Authority {
         // None that it issues.
         let serial = SerialNumber::from(0x5e1f_u64);
         params.serial_number = Some(serial.clone());
-        let issuer = CertifiedIssuer::self_signed(params, new_key()).expect("a key can sign its certificate");
+        let issuer = CertifiedIssuer::self_signed(params, new_key())
+            .expect("a key can sign its certificate");
         Authority { issuer, serial, next_serial: AtomicU64::new(1) }
     }
 
     /// Its own certificate and key, for a peer that presents them.
     pub fn own(&self) -> Issued {
-        Issued { certificate: self.issuer.pem(), key: self.issuer.key().serialize_pem(), serial: self.serial.clone() }
+        Issued {
+            certificate: self.issuer.pem(),
+            key: self.issuer.key().serialize_pem(),
+            serial: self.serial.clone(),
+        }
     }
 
     /// Its own certificate, in PEM.
@@ -121,7 +128,8 @@ impl Authority {
         let serial = self.fresh_serial();
         params.serial_number = Some(serial.clone());
         let key = new_key();
-        let certificate = params.signed_by(&key, &self.issuer).expect("an authority can sign a certificate");
+        let certificate =
+            params.signed_by(&key, &self.issuer).expect("an authority can sign a certificate");
         Issued { certificate: certificate.pem(), key: key.serialize_pem(), serial }
     }
 
@@ -167,7 +175,8 @@ impl Authority {
 impl Issued {
     /// Writes `NAME.pem` and `NAME.key` into a directory, each replaced at once; the paths of both.
     pub fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
-        let (certificate, key) = (directory.join(format!("{name}.pem")), directory.join(format!("{name}.key")));
+        let (certificate, key) =
+            (directory.join(format!("{name}.pem")), directory.join(format!("{name}.key")));
         replace_file(&certificate, &self.certificate);
         replace_file(&key, &self.key);
         (certificate, key)
@@ -185,7 +194,9 @@ pub fn replace_file(path: &Path, contents: &str) {
 fn claimed(claim: Claim, subject: &Subject<'_>) -> CertificateParams {
     let mut params = params_of(subject);
     params.is_ca = match claim {
-        Claim::Authority | Claim::AuthorityThatMayNotSign => IsCa::Ca(BasicConstraints::Unconstrained),
+        Claim::Authority | Claim::AuthorityThatMayNotSign => {
+            IsCa::Ca(BasicConstraints::Unconstrained)
+        }
         Claim::EndEntity => IsCa::ExplicitNoCa,
         Claim::Nothing => IsCa::NoCa,
     };
@@ -199,7 +210,8 @@ fn params_of(subject: &Subject<'_>) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = subject.common_name.map(named).unwrap_or_default();
     params.subject_alt_names = subject.names.iter().map(|name| alternative(name)).collect();
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.not_before = match subject.not_before {
         Some(begin) => date_time_ymd(1970, 1, 1) + since_1970(begin),
         None => date_time_ymd(2000, 1, 1),

@@ -11,8 +11,8 @@ use socket2::SockRef;
 
 /// A port of the loopback address that no other test uses as long as this value lives.
 ///
-/// For processes that must be told their port, and for those that leave it and come back. Where a socket can be bound
-/// to port 0 and kept, that is better.
+/// For processes that must be told their port, and for those that leave it and come back. Where a
+/// socket can be bound to port 0 and kept, that is better.
 #[derive(Debug)]
 pub struct FreePort {
     number: u16,
@@ -31,7 +31,8 @@ impl FreePort {
             .find_map(|number| {
                 let reservation = lock(number)?;
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-                // A process that is being started has it, too: it ends here and now, so that the port is free.
+                // A process that is being started has it, too: it ends here and now, so that the
+                // port is free.
                 SockRef::from(&listener).shutdown(Shutdown::Read).ok()?;
                 Some(FreePort { number, _reservation: reservation })
             })
@@ -49,7 +50,8 @@ impl FreePort {
     }
 }
 
-/// Below the range from which the system gives ports to outgoing connections: those come without asking anyone.
+/// Below the range from which the system gives ports to outgoing connections: those come without
+/// asking anyone.
 const PORTS: Range<u16> = 20_000..32_768;
 
 fn lock(number: u16) -> Option<File> {

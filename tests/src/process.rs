@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::patience::eventually;
 
-/// A child process with its output in a file. It is killed with this value, and by the system if the test process
-/// itself is killed.
+/// A child process with its output in a file. It is killed with this value, and by the system if
+/// the test process itself is killed.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -19,7 +19,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` (its program, arguments, environment and directory); what it prints goes to the end of `log`.
+    /// Starts `command` (its program, arguments, environment and directory); what it prints goes to
+    /// the end of `log`.
     pub fn start(command: &Command, log: &Path) -> Process {
         let child = spawn(bound_to_us(command, log))
             .unwrap_or_else(|error| panic!("setpriv (of util-linux) cannot be started: {error}"));
@@ -37,7 +38,8 @@ impl Process {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Stops it in its tracks (SIGSTOP): its sockets stay open and take bytes, nobody answers. Returns once it has stopped.
+    /// Stops it in its tracks (SIGSTOP): its sockets stay open and take bytes, nobody answers.
+    /// Returns once it has stopped.
     pub async fn pause(&self) {
         self.signal(Signal::STOP);
         eventually("the process is stopped", async || {
@@ -85,15 +87,19 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // The id is still ours: it is given back only when the child has been waited for, and then this fails.
+        // The id is still ours: it is given back only when the child has been waited for, and then
+        // this fails.
         let sent = kill_process(Pid::from_child(&self.child), signal);
-        sent.unwrap_or_else(|error| panic!("process {} is gone ({error}); it printed: {}", self.id(), self.log()));
+        sent.unwrap_or_else(|error| {
+            panic!("process {} is gone ({error}); it printed: {}", self.id(), self.log())
+        });
     }
 
     /// The letter of its state, as `ps` shows it.
     fn state(&self) -> char {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
-        // The program's name stands in brackets and may hold anything; the state is the word after it.
+        // The program's name stands in brackets and may hold anything; the state is the word after
+        // it.
         stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
     }
 
@@ -112,7 +118,11 @@ impl Drop for Process {
 
 /// `command`, as a child that the system kills when its parent thread ends.
 fn bound_to_us(command: &Command, log: &Path) -> Command {
-    let log = File::options().create(true).append(true).open(log).expect("the log of a process can be opened");
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .expect("the log of a process can be opened");
     let errors = log.try_clone().expect("an open file can be cloned");
     let mut bound = Command::new("setpriv");
     bound.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
@@ -129,8 +139,8 @@ fn bound_to_us(command: &Command, log: &Path) -> Command {
     bound
 }
 
-/// Spawns on a thread that lives as long as this process: the parent that counts for the system is the *thread*, and a
-/// test's own thread may end before the process that it started is given up.
+/// Spawns on a thread that lives as long as this process: the parent that counts for the system is
+/// the *thread*, and a test's own thread may end before the process that it started is given up.
 fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {

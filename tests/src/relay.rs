@@ -20,8 +20,8 @@ use crate::thread::TaskThread;
 
 /// Relays TCP connections to a target and back. Its address stays its own whatever happens.
 ///
-/// Each command is in force when its call returns: not a byte passes a frozen relay after that. The relay runs on a
-/// thread of its own.
+/// Each command is in force when its call returns: not a byte passes a frozen relay after that. The
+/// relay runs on a thread of its own.
 #[derive(Debug)]
 pub struct Relay {
     /// Ends first: its tasks use the rest.
@@ -64,12 +64,15 @@ impl Relay {
     /// Starts one that passes everything on to `target` at once.
     pub async fn start(target: SocketAddr) -> Relay {
         let thread = TaskThread::start("relay");
-        // Its address must survive a cut, so it can't be one that the system may give away meanwhile.
+        // Its address must survive a cut, so it can't be one that the system may give away
+        // meanwhile.
         let port = FreePort::reserve();
-        let conditions = Arc::new(watch::Sender::new(Conditions { line: Line::Open, delay: Duration::ZERO }));
+        let conditions =
+            Arc::new(watch::Sender::new(Conditions { line: Line::Open, delay: Duration::ZERO }));
         let accepted = Arc::new(AtomicUsize::new(0));
         let (report, listening) = watch::channel(false);
-        let serving = serve(port.address(), target, conditions.subscribe(), report, Arc::clone(&accepted));
+        let serving =
+            serve(port.address(), target, conditions.subscribe(), report, Arc::clone(&accepted));
         thread.spawn(serving);
         let relay = Relay { thread, port, conditions, listening, accepted };
         relay.until_listening(true).await;
@@ -78,7 +81,11 @@ impl Relay {
 
     /// Starts one between whoever connects to it and that member.
     pub async fn before(etcd: &Etcd) -> Relay {
-        let address = etcd.endpoint().trim_start_matches("http://").parse().expect("without TLS it is at an address");
+        let address = etcd
+            .endpoint()
+            .trim_start_matches("http://")
+            .parse()
+            .expect("without TLS it is at an address");
         Relay::start(address).await
     }
 
@@ -98,19 +105,22 @@ impl Relay {
         self.until_listening(false).await;
     }
 
-    /// Goes on accepting connections and bytes, and passes nothing on, not even that a side has closed.
+    /// Goes on accepting connections and bytes, and passes nothing on, not even that a side has
+    /// closed.
     pub async fn freeze(&self) {
         self.change(|conditions| conditions.line = Line::Frozen).await;
         self.until_listening(true).await;
     }
 
-    /// As [`Relay::freeze`], for the connection that was accepted as the `number`th (from 0) and no other.
+    /// As [`Relay::freeze`], for the connection that was accepted as the `number`th (from 0) and no
+    /// other.
     pub async fn freeze_connection(&self, number: usize) {
         self.change(move |conditions| conditions.line = Line::FrozenFor(number)).await;
         self.until_listening(true).await;
     }
 
-    /// As [`Relay::freeze`], for the connection that is accepted as the `number`th (from 0) and all later ones.
+    /// As [`Relay::freeze`], for the connection that is accepted as the `number`th (from 0) and all
+    /// later ones.
     pub async fn freeze_from(&self, number: usize) {
         self.change(move |conditions| conditions.line = Line::FrozenFrom(number)).await;
         self.until_listening(true).await;
@@ -122,8 +132,8 @@ impl Relay {
         self.until_listening(true).await;
     }
 
-    /// Delays what arrives from now on by `delay`, each way. Throughput suffers only where more than some megabytes are
-    /// under way.
+    /// Delays what arrives from now on by `delay`, each way. Throughput suffers only where more
+    /// than some megabytes are under way.
     pub async fn delay(&self, delay: Duration) {
         self.change(move |conditions| conditions.delay = delay).await;
     }
@@ -137,7 +147,10 @@ impl Relay {
 
     async fn until_listening(&self, wanted: bool) {
         let mut listening = self.listening.clone();
-        listening.wait_for(|listening| *listening == wanted).await.expect("the relay runs as long as its handle");
+        listening
+            .wait_for(|listening| *listening == wanted)
+            .await
+            .expect("the relay runs as long as its handle");
     }
 }
 
@@ -162,7 +175,8 @@ async fn serve(
             let number = accepted.fetch_add(1, Ordering::Relaxed);
             connections.spawn(relay(client, target, number, conditions.clone()));
         }
-        // A process that is being started has it, too: it ends here and now, so that the address is free.
+        // A process that is being started has it, too: it ends here and now, so that the address is
+        // free.
         SockRef::from(&listener).shutdown(Shutdown::Read).expect("a listener can be shut down");
         drop(listener);
         connections.shutdown().await;
@@ -172,7 +186,12 @@ async fn serve(
 }
 
 /// Relays one connection until both directions have ended or one has broken.
-async fn relay(client: TcpStream, target: SocketAddr, number: usize, mut conditions: watch::Receiver<Conditions>) {
+async fn relay(
+    client: TcpStream,
+    target: SocketAddr,
+    number: usize,
+    mut conditions: watch::Receiver<Conditions>,
+) {
     until_line(&mut conditions, |line| line.is_open_for(number)).await;
     // A target that refuses shows as a connection that is closed at once.
     let Ok(server) = TcpStream::connect(target).await else { return };

@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use rustix::process::getuid;
 use tempfile::TempDir;
 
-/// A directory that is removed with this value, in memory where the system has such a place: etcd waits for its disk.
+/// A directory that is removed with this value, in memory where the system has such a place: etcd
+/// waits for its disk.
 ///
 /// What a killed test run left behind is removed by the next one.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,
-    /// Locked as long as this process lives: whoever can lock it knows that the directory has no owner any more.
+    /// Locked as long as this process lives: whoever can lock it knows that the directory has no
+    /// owner any more.
     _alive: File,
 }
 
@@ -25,7 +27,8 @@ impl Scratch {
         let order = open(&base.join(format!("{prefix}lock")));
         order.lock().expect("the scratch directories can be locked");
         remove_abandoned(&base, &prefix);
-        let directory = TempDir::with_prefix_in(&prefix, &base).expect("a temporary directory can be made");
+        let directory =
+            TempDir::with_prefix_in(&prefix, &base).expect("a temporary directory can be made");
         let alive = open(&directory.path().join(ALIVE));
         alive.lock().expect("nobody else knows this directory yet");
         Scratch { directory, _alive: alive }
@@ -66,7 +69,9 @@ fn remove_abandoned(base: &Path, prefix: &str) {
             continue;
         }
         // A directory without the file is being removed by its owner just now.
-        let Ok(alive) = File::options().write(true).open(entry.path().join(ALIVE)) else { continue };
+        let Ok(alive) = File::options().write(true).open(entry.path().join(ALIVE)) else {
+            continue;
+        };
         if alive.try_lock().is_ok() {
             // The owner may be removing it too: then there is nothing left to do.
             let _ = fs::remove_dir_all(entry.path());

@@ -6,8 +6,9 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// A thread that runs tasks, so that a test that blocks its own thread blocks nobody else. All tasks on it take turns:
-/// what one does between two awaits, no other sees half done. It ends, with all its tasks, when this value goes.
+/// A thread that runs tasks, so that a test that blocks its own thread blocks nobody else. All
+/// tasks on it take turns: what one does between two awaits, no other sees half done. It ends, with
+/// all its tasks, when this value goes.
 #[derive(Debug)]
 pub(crate) struct TaskThread {
     tasks: Handle,
@@ -18,7 +19,8 @@ pub(crate) struct TaskThread {
 impl TaskThread {
     /// Starts an idle one.
     pub(crate) fn start(name: &str) -> TaskThread {
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
+        let runtime =
+            Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
         let tasks = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()

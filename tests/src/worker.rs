@@ -25,8 +25,8 @@ use crate::http::Endpoint;
 use crate::scratch::Scratch;
 use crate::thread::TaskThread;
 
-/// An HTTP server (HTTP/1.1, and HTTP/2 by its preface) that keeps a log of all requests and behaves as it is told. It runs
-/// on a thread of its own, so a test that blocks does not block it.
+/// An HTTP server (HTTP/1.1, and HTTP/2 by its preface) that keeps a log of all requests and
+/// behaves as it is told. It runs on a thread of its own, so a test that blocks does not block it.
 ///
 /// Without a rule it reads each request to its end and answers 200 with `ok`.
 #[derive(Debug)]
@@ -53,7 +53,8 @@ impl Worker {
         Worker::start_on(loopback(), None)
     }
 
-    /// Starts one over TLS. Printed, its endpoint is not the upstream that it is: that is [`Worker::https`].
+    /// Starts one over TLS. Printed, its endpoint is not the upstream that it is: that is
+    /// [`Worker::https`].
     pub async fn start_tls(tls: &WorkerTls<'_>) -> Worker {
         Worker::start_on(loopback(), Some(tls))
     }
@@ -69,22 +70,30 @@ impl Worker {
             let listener = TcpListener::from_std(listener).expect("the listener fits the runtime");
             thread.spawn(async move {
                 loop {
-                    let (stream, _) = listener.accept().await.expect("a listener of a test accepts");
+                    let (stream, _) =
+                        listener.accept().await.expect("a listener of a test accepts");
                     stream.set_nodelay(true).expect("TCP has this option");
                     let reset = serve::ResetHandle::of_tcp(&stream);
                     let context = connections.next();
                     match &spoken {
                         None => {
                             let speaks = serve::Speaks::WhatItHears;
-                            tokio::spawn(serve::connection(TokioIo::new(stream), reset, speaks, context))
+                            tokio::spawn(serve::connection(
+                                TokioIo::new(stream),
+                                reset,
+                                speaks,
+                                context,
+                            ))
                         }
                         Some(tls) => {
                             let handshake = TlsAcceptor::from(tls.now()).accept(stream);
                             tokio::spawn(async move {
                                 // Whom it does not believe is told so by the handshake.
                                 if let Ok(stream) = handshake.await {
-                                    let speaks = serve::Speaks::settled(stream.get_ref().1.alpn_protocol());
-                                    serve::connection(TokioIo::new(stream), reset, speaks, context).await;
+                                    let speaks =
+                                        serve::Speaks::settled(stream.get_ref().1.alpn_protocol());
+                                    serve::connection(TokioIo::new(stream), reset, speaks, context)
+                                        .await;
                                 }
                             })
                         }
@@ -99,18 +108,24 @@ impl Worker {
     pub async fn start_unix() -> Worker {
         let scratch = Scratch::new();
         let path: PathBuf = scratch.path().join("worker.sock");
-        let listener =
-            std::os::unix::net::UnixListener::bind(&path).expect("a socket in an empty directory can be bound");
+        let listener = std::os::unix::net::UnixListener::bind(&path)
+            .expect("a socket in an empty directory can be bound");
         listener.set_nonblocking(true).expect("a socket can be made non-blocking");
         Worker::run(path.into(), Some(scratch), |thread, mut connections| {
             let _runtime = thread.enter();
             let listener = UnixListener::from_std(listener).expect("the listener fits the runtime");
             thread.spawn(async move {
                 loop {
-                    let (stream, _) = listener.accept().await.expect("a listener of a test accepts");
+                    let (stream, _) =
+                        listener.accept().await.expect("a listener of a test accepts");
                     let reset = serve::ResetHandle::none();
                     let speaks = serve::Speaks::WhatItHears;
-                    tokio::spawn(serve::connection(TokioIo::new(stream), reset, speaks, connections.next()));
+                    tokio::spawn(serve::connection(
+                        TokioIo::new(stream),
+                        reset,
+                        speaks,
+                        connections.next(),
+                    ));
                 }
             });
         })
@@ -146,14 +161,15 @@ impl Worker {
         self.tls.as_ref().expect("the worker speaks TLS").change(tls);
     }
 
-    /// From now on, requests for exactly this path are treated so. The newest rule that fits counts.
+    /// From now on, requests for exactly this path are treated so. The newest rule that fits
+    /// counts.
     pub fn on(&self, path: &str, behaviour: Behaviour) {
         let path = path.to_owned();
         self.when(move |seen| (seen.path == path).then(|| behaviour.clone()));
     }
 
-    /// From now on, whatever the rule has an opinion on is treated so. It is asked when the request's head is here. The
-    /// newest rule that fits counts.
+    /// From now on, whatever the rule has an opinion on is treated so. It is asked when the
+    /// request's head is here. The newest rule that fits counts.
     pub fn when(&self, rule: impl Fn(&Seen) -> Option<Behaviour> + Send + Sync + 'static) {
         self.shared.rules.add(rule);
     }
@@ -165,22 +181,28 @@ impl Worker {
 
     /// Waits until `count` requests have arrived (their heads, at least), and returns all.
     pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
-        self.wait_until(&format!("{count} requests at the worker"), |seen| seen.len() >= count).await
+        self.wait_until(&format!("{count} requests at the worker"), |seen| seen.len() >= count)
+            .await
     }
 
     /// Waits until `count` requests have been answered to the end, and returns all.
     pub async fn wait_for_answered(&self, count: usize) -> Vec<Seen> {
-        let answered = |seen: &[Seen]| seen.iter().filter(|request| request.answered).count() >= count;
+        let answered =
+            |seen: &[Seen]| seen.iter().filter(|request| request.answered).count() >= count;
         self.wait_until(&format!("{count} requests answered by the worker"), answered).await
     }
 
     /// Waits until the log fulfils a condition, and returns it.
-    pub async fn wait_until(&self, what: &str, condition: impl FnMut(&[Seen]) -> bool) -> Vec<Seen> {
+    pub async fn wait_until(
+        &self,
+        what: &str,
+        condition: impl FnMut(&[Seen]) -> bool,
+    ) -> Vec<Seen> {
         self.shared.log.wait_until(what, condition).await
     }
 
-    /// Closes all connections that wait for a request, without a word on HTTP/1.1 and with GOAWAY on HTTP/2; the others close
-    /// after their present requests.
+    /// Closes all connections that wait for a request, without a word on HTTP/1.1 and with GOAWAY
+    /// on HTTP/2; the others close after their present requests.
     pub fn close_idle_connections(&self) {
         self.close_idle.send_modify(|times| *times += 1);
     }

@@ -33,7 +33,11 @@ async fn requests_are_counted_by_method() {
         get(&etcd, "a").await;
         get(&etcd, "a").await;
         let added = etcd.requests_total().await.since(&before);
-        assert_eq!((added.of("Put"), added.of("Range"), added.of("Watch")), (1, 2, 0), "{version}: {added:?}");
+        assert_eq!(
+            (added.of("Put"), added.of("Range"), added.of("Watch")),
+            (1, 2, 0),
+            "{version}: {added:?}"
+        );
         assert_eq!(added.total(), 3, "{version}: {added:?}");
     }
 }
@@ -46,7 +50,11 @@ async fn a_lock_is_held_by_a_running_etcdctl() {
         let mut holder = lock.args(["lock", "shard"]).stdout(Stdio::piped()).spawn().unwrap();
         let mut printed = BufReader::new(holder.stdout.take().unwrap()).lines();
         let key = printed.next_line().await.unwrap().unwrap();
-        assert_eq!(etcd.etcdctl(&["get", "--prefix", "shard/", "--keys-only"]).await.trim(), key, "{version}");
+        assert_eq!(
+            etcd.etcdctl(&["get", "--prefix", "shard/", "--keys-only"]).await.trim(),
+            key,
+            "{version}"
+        );
         holder.kill().await.unwrap();
     }
 }
@@ -123,5 +131,6 @@ async fn leader(cluster: &Cluster) -> usize {
 }
 
 async fn leader_other_than(cluster: &Cluster, old: usize) -> usize {
-    eventually("another leader", async || cluster.leader().await.filter(|leader| *leader != old)).await
+    eventually("another leader", async || cluster.leader().await.filter(|leader| *leader != old))
+        .await
 }

@@ -54,7 +54,8 @@ fn a_reserved_port_is_free_whatever_is_started_meanwhile() {
     };
     std::thread::scope(|scope| {
         (0..4).for_each(|_| _ = scope.spawn(start));
-        let bound = (0..2000).try_for_each(|_| TcpListener::bind(FreePort::reserve().address()).map(drop));
+        let bound =
+            (0..2000).try_for_each(|_| TcpListener::bind(FreePort::reserve().address()).map(drop));
         is_over.store(true, Ordering::Relaxed);
         bound.expect("it is free");
     });

@@ -6,12 +6,19 @@ use fencepost_tests::{Answer, Behaviour, BodyEnd, Connection, Latch, Worker, req
 async fn a_request_is_recorded_and_answered() {
     for worker in [Worker::start().await, Worker::start_unix().await] {
         let endpoint = worker.endpoint().clone();
-        let response = request(endpoint, "PUT", "/a/b?c=d", &[("x-one", "1")], b"body").await.unwrap();
+        let response =
+            request(endpoint, "PUT", "/a/b?c=d", &[("x-one", "1")], b"body").await.unwrap();
         assert_eq!((response.status, response.text().as_str()), (200, "ok"));
 
         let [seen] = worker.wait_for_answered(1).await.try_into().unwrap();
-        assert_eq!((seen.method.as_str(), seen.path.as_str(), seen.query.as_deref()), ("PUT", "/a/b", Some("c=d")));
-        assert_eq!((seen.header("x-one"), seen.text().as_str(), seen.body_bytes), (Some("1"), "body", 4));
+        assert_eq!(
+            (seen.method.as_str(), seen.path.as_str(), seen.query.as_deref()),
+            ("PUT", "/a/b", Some("c=d"))
+        );
+        assert_eq!(
+            (seen.header("x-one"), seen.text().as_str(), seen.body_bytes),
+            (Some("1"), "body", 4)
+        );
         assert_eq!(seen.body_end, Some(BodyEnd::Whole));
         assert!(seen.ended.unwrap() >= seen.began);
     }
@@ -24,7 +31,10 @@ async fn a_held_request_is_answered_when_it_is_released() {
     let mut client = open(&worker).await;
     client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     assert!(!worker.wait_for(1).await[0].answered);
-    assert_eq!(request(worker.endpoint().clone(), "GET", "/", &[], b"").await.unwrap().text(), "ok");
+    assert_eq!(
+        request(worker.endpoint().clone(), "GET", "/", &[], b"").await.unwrap().text(),
+        "ok"
+    );
 
     latch.open();
 
@@ -49,9 +59,13 @@ async fn a_cut_body_is_recorded_as_cut() {
     let worker = Worker::start().await;
     let mut client = open(&worker).await;
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf").await.unwrap();
-    worker.wait_until("half the body", |seen| seen.first().is_some_and(|seen| seen.body_bytes == 4)).await;
+    worker
+        .wait_until("half the body", |seen| seen.first().is_some_and(|seen| seen.body_bytes == 4))
+        .await;
     drop(client);
-    let seen = worker.wait_until("the cut", |seen| seen[0].body_end.is_some() && seen[0].ended.is_some()).await;
+    let seen = worker
+        .wait_until("the cut", |seen| seen[0].body_end.is_some() && seen[0].ended.is_some())
+        .await;
     assert_eq!((seen[0].body_end, seen[0].answered), (Some(BodyEnd::Cut), false));
 }
 

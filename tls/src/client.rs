@@ -23,10 +23,12 @@ use crate::verifier::PeerVerifier;
 /// What a client is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientFiles {
-    /// The certificates that are trusted, in PEM: an authority for what it issues, any other for itself.
+    /// The certificates that are trusted, in PEM: an authority for what it issues, any other for
+    /// itself.
     pub ca: PathBuf,
-    /// What these have revoked, in PEM: one list for each of them. Without a list of its authority, or with one whose
-    /// next is overdue, a certificate is not believed. `None`: nothing is revoked.
+    /// What these have revoked, in PEM: one list for each of them. Without a list of its authority,
+    /// or with one whose next is overdue, a certificate is not believed. `None`: nothing is
+    /// revoked.
     pub crl: Option<PathBuf>,
     /// What it shows to be itself, if it is asked; `None`: nothing.
     pub identity: Option<IdentityFiles>,
@@ -39,22 +41,29 @@ pub struct ClientFiles {
 pub struct ClientTls(Arc<Kept<Client>>);
 
 impl ClientTls {
-    /// Reads and checks the files. `alpn`: the protocols that are spoken inside, the preferred first.
+    /// Reads and checks the files. `alpn`: the protocols that are spoken inside, the preferred
+    /// first.
     ///
     /// # Errors
-    /// What is wrong with the first file that is of no use. What has expired or not begun can be used: see [`Followed::expiries`].
+    /// What is wrong with the first file that is of no use. What has expired or not begun can be
+    /// used: see [`Followed::expiries`].
     pub fn load(files: ClientFiles, alpn: &[&[u8]]) -> Result<ClientTls, TlsError> {
         let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(ClientTls(Arc::new(Kept::load(Client { files, alpn, is_followed: true })?)))
     }
 
-    /// Made of PEM that is at hand: trusted certificates, and what it shows to be itself. Follows no files.
+    /// Made of PEM that is at hand: trusted certificates, and what it shows to be itself. Follows
+    /// no files.
     ///
     /// # Errors
     /// What is wrong with the first that is of no use. It is named by its role.
-    pub fn of_pem(ca: &[u8], identity: Option<(&[u8], &[u8])>, alpn: &[&[u8]]) -> Result<ClientTls, TlsError> {
-        let [trusted, certificate, key] =
-            ["authorities", "certificate", "key"].map(|name| PathBuf::from(format!("the PEM of the {name}")));
+    pub fn of_pem(
+        ca: &[u8],
+        identity: Option<(&[u8], &[u8])>,
+        alpn: &[&[u8]],
+    ) -> Result<ClientTls, TlsError> {
+        let [trusted, certificate, key] = ["authorities", "certificate", "key"]
+            .map(|name| PathBuf::from(format!("the PEM of the {name}")));
         let mut given = vec![(trusted.as_path(), ca)];
         if let Some((chain, secret)) = identity {
             given.extend([(certificate.as_path(), chain), (key.as_path(), secret)]);
@@ -141,7 +150,8 @@ impl Recipe for Client {
             }
         };
         config.alpn_protocols.clone_from(&self.alpn);
-        // The other side's certificate is verified when a session begins, and never again: not when it has ended since.
+        // The other side's certificate is verified when a session begins, and never again: not when
+        // it has ended since.
         config.resumption = Resumption::disabled();
         Ok(MadeClient { config: Arc::new(config), entries, expiries: expiries.into() })
     }
@@ -151,16 +161,22 @@ impl Recipe for Client {
     }
 }
 
-fn server_verifier(trust: &Trust, ca: &Path, crl: Option<&Path>) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+fn server_verifier(
+    trust: &Trust,
+    ca: &Path,
+    crl: Option<&Path>,
+) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
     let webpki = || {
         WebPkiServerVerifier::builder_with_provider(Arc::clone(&trust.authorities), provider())
             .with_crls(trust.crls.iter().cloned())
             .enforce_revocation_expiration()
             .build()
             .map_err(|error| match (error, crl) {
-                (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
-                    TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
-                }
+                (VerifierBuilderError::InvalidCrl(error), Some(crl)) => TlsError::new(
+                    crl,
+                    FileRole::Crl,
+                    Flaw::Crl(rustls::Error::from(error).to_string()),
+                ),
                 _ => TlsError::new(ca, FileRole::Authorities, Flaw::NoCertificate),
             })
     };

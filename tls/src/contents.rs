@@ -17,15 +17,17 @@ pub(crate) struct Contents(Vec<(PathBuf, Result<Vec<u8>, Flaw>)>);
 pub(crate) struct Fingerprint(u64);
 
 impl Contents {
-    /// Reads files. What stands in them counts, and not their dates: those are too coarse to tell two writes in one
-    /// tick apart, and say nothing where a link is swapped.
+    /// Reads files. What stands in them counts, and not their dates: those are too coarse to tell
+    /// two writes in one tick apart, and say nothing where a link is swapped.
     pub(crate) fn read<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Contents {
         Contents(paths.into_iter().map(|path| (path.to_owned(), read(path))).collect())
     }
 
     /// What is at hand, as if it had been read from files of these names.
     pub(crate) fn given(named: &[(&Path, &[u8])]) -> Contents {
-        Contents(named.iter().map(|(path, bytes)| (path.to_path_buf(), Ok(bytes.to_vec()))).collect())
+        Contents(
+            named.iter().map(|(path, bytes)| (path.to_path_buf(), Ok(bytes.to_vec()))).collect(),
+        )
     }
 
     /// What one of the files holds, in which that is looked for.
@@ -33,7 +35,11 @@ impl Contents {
     /// # Errors
     /// If it could not be read.
     pub(crate) fn of<'c>(&'c self, path: &'c Path, role: FileRole) -> Result<Text<'c>, TlsError> {
-        let (_, read) = self.0.iter().find(|(name, _)| name == path).expect("only files that were read are asked for");
+        let (_, read) = self
+            .0
+            .iter()
+            .find(|(name, _)| name == path)
+            .expect("only files that were read are asked for");
         match read {
             Ok(bytes) => Ok(Text { path, role, bytes }),
             Err(flaw) => Err(TlsError::new(path, role, flaw.clone())),
@@ -90,7 +96,9 @@ fn read(path: &Path) -> Result<Vec<u8>, Flaw> {
         return Err(Flaw::NotAFile);
     }
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(Flaw::BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+    File::open(path)
+        .and_then(|file| file.take(Flaw::BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(unreadable)?;
     if bytes.len() as u64 > Flaw::BYTES_MAX { Err(Flaw::TooLarge) } else { Ok(bytes) }
 }
 

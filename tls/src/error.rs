@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// A file that is of no use, and why. Nothing that stands in the file is repeated here: it may be a key.
+/// A file that is of no use, and why. Nothing that stands in the file is repeated here: it may be a
+/// key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {flaw}", file.display())]
 pub struct TlsError {
@@ -69,7 +70,9 @@ pub enum Flaw {
     #[error("its private key is encrypted: it has to be without a passphrase")]
     EncryptedKey,
     /// The key is of a kind or size that can't be used.
-    #[error("its private key cannot be used: ECDSA (P-256, P-384), Ed25519 and RSA of 2048 bits or more can")]
+    #[error(
+        "its private key cannot be used: ECDSA (P-256, P-384), Ed25519 and RSA of 2048 bits or more can"
+    )]
     UnusableKey,
     /// The key is another certificate's.
     #[error("its private key does not belong to the (first) certificate in {}", certificate.display())]

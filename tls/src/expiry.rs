@@ -10,7 +10,8 @@ use x509_parser::prelude::{ASN1Time, CertificateRevocationList, FromDer, X509Cer
 use crate::contents::Text;
 use crate::error::{Flaw, TlsError};
 
-/// The time after which something in a file is no longer believed, and the one before which it is not yet.
+/// The time after which something in a file is no longer believed, and the one before which it is
+/// not yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry {
     /// The file.
@@ -19,7 +20,8 @@ pub struct Expiry {
     pub what: Dated,
     /// Whose it is: the subject of the certificate, or the issuer of the revocation list.
     pub subject: String,
-    /// When it begins, in seconds of Unix time; for an authority, when the first of its file does. What came before 1970 begins at 0.
+    /// When it begins, in seconds of Unix time; for an authority, when the first of its file does.
+    /// What came before 1970 begins at 0.
     pub not_before: u64,
     /// When it ends, in the same. What came before 1970 ends at 0.
     pub not_after: u64,
@@ -67,10 +69,13 @@ impl Expiry {
             Dated::Authority => "the authority",
             Dated::Crl => "the revocation list",
         };
-        let [begin, end] = [not_before, not_after].map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(*at));
+        let [begin, end] =
+            [not_before, not_after].map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(*at));
         let when = match end.duration_since(now) {
             // Before its end is near: whoever sees it now does not believe it.
-            Ok(_) if now < begin => format!("is not valid before {}", format_rfc3339_seconds(begin)),
+            Ok(_) if now < begin => {
+                format!("is not valid before {}", format_rfc3339_seconds(begin))
+            }
             Ok(left) if left > RENEWED_BEFORE => return None,
             Ok(left) => format!("ends in {} days", left.as_secs() / DAY),
             Err(_) => "has ended".to_owned(),
@@ -86,10 +91,15 @@ impl Expiry {
         certificates: &[CertificateDer<'_>],
     ) -> Result<Vec<Expiry>, TlsError> {
         let expiry = |(index, certificate): (usize, &CertificateDer<'_>)| {
-            let unreadable =
-                |_| file.error(Flaw::Certificate { number: index + 1, reason: "it cannot be read".to_owned() });
+            let unreadable = |_| {
+                file.error(Flaw::Certificate {
+                    number: index + 1,
+                    reason: "it cannot be read".to_owned(),
+                })
+            };
             let (_, parsed) = X509Certificate::from_der(certificate).map_err(unreadable)?;
-            let [not_before, not_after] = [parsed.validity().not_before, parsed.validity().not_after].map(seconds);
+            let [not_before, not_after] =
+                [parsed.validity().not_before, parsed.validity().not_after].map(seconds);
             Ok(Expiry {
                 file: file.path.to_owned(),
                 what,
@@ -105,7 +115,10 @@ impl Expiry {
     ///
     /// # Errors
     /// If one of them is no revocation list.
-    pub(crate) fn of_crls(file: &Text<'_>, crls: &[CertificateRevocationListDer<'_>]) -> Result<Vec<Expiry>, TlsError> {
+    pub(crate) fn of_crls(
+        file: &Text<'_>,
+        crls: &[CertificateRevocationListDer<'_>],
+    ) -> Result<Vec<Expiry>, TlsError> {
         let expiry = |crl: &CertificateRevocationListDer<'_>| {
             let unreadable = |_| file.error(Flaw::Crl("it cannot be read".to_owned()));
             let (_, parsed) = CertificateRevocationList::from_der(crl).map_err(unreadable)?;
@@ -153,8 +166,12 @@ mod tests {
     #[track_caller]
     fn check(not_before: u64, not_after: u64, now: u64, expected: Option<&str>) {
         let subject = "CN=a".to_owned();
-        let expiry = Expiry { file: "/t/a.pem".into(), what: Dated::Crl, subject, not_before, not_after };
+        let expiry =
+            Expiry { file: "/t/a.pem".into(), what: Dated::Crl, subject, not_before, not_after };
         let caution = expiry.caution(SystemTime::UNIX_EPOCH + Duration::from_secs(now));
-        assert_eq!(caution, expected.map(|when| format!("/t/a.pem: the revocation list of \"CN=a\" {when}")));
+        assert_eq!(
+            caution,
+            expected.map(|when| format!("/t/a.pem: the revocation list of \"CN=a\" {when}"))
+        );
     }
 }

@@ -16,17 +16,18 @@ pub enum Look {
     Unchanged,
     /// They hold something else, and it is in force.
     Reloaded,
-    /// They hold something else that is of no use; what was in force stays. Said once: the next look says it again
-    /// only if they have changed again.
+    /// They hold something else that is of no use; what was in force stays. Said once: the next
+    /// look says it again only if they have changed again.
     Failed(TlsError),
 }
 
 /// Something made of files that is made anew when they change.
 pub trait Followed: Send + Sync {
-    /// Reads the files, and puts what they hold in force if it is something else than at the last look. Blocks for as
-    /// long as reading takes.
+    /// Reads the files, and puts what they hold in force if it is something else than at the last
+    /// look. Blocks for as long as reading takes.
     ///
-    /// A certificate whose key is not there yet is [`Look::Failed`]; it comes into force by the look that finds the key.
+    /// A certificate whose key is not there yet is [`Look::Failed`]; it comes into force by the
+    /// look that finds the key.
     fn look(&self) -> Look;
 
     /// When each certificate and revocation list in force begins and ends.
@@ -49,7 +50,8 @@ pub(crate) trait Recipe: Send + Sync {
 pub(crate) struct Kept<R: Recipe> {
     pub(crate) recipe: R,
     made: ArcSwap<R::Made>,
-    /// Locked from reading to putting in force, so that two looks at once do not put the older one in force last.
+    /// Locked from reading to putting in force, so that two looks at once do not put the older one
+    /// in force last.
     last_read: Mutex<Fingerprint>,
 }
 
@@ -57,7 +59,11 @@ impl<R: Recipe> Kept<R> {
     pub(crate) fn load(recipe: R) -> Result<Kept<R>, TlsError> {
         let contents = Contents::read(recipe.paths());
         let made = recipe.make(&contents, None)?;
-        Ok(Kept { made: ArcSwap::from_pointee(made), last_read: Mutex::new(contents.fingerprint()), recipe })
+        Ok(Kept {
+            made: ArcSwap::from_pointee(made),
+            last_read: Mutex::new(contents.fingerprint()),
+            recipe,
+        })
     }
 
     /// Made of what is at hand. The recipe names no paths, so a look finds no change.

@@ -28,7 +28,10 @@ impl IdentityFiles {
     }
 
     /// What the files come to, and when each certificate of the chain begins and ends.
-    pub(crate) fn make(&self, contents: &Contents) -> Result<(Arc<SingleCertAndKey>, Vec<Expiry>), TlsError> {
+    pub(crate) fn make(
+        &self,
+        contents: &Contents,
+    ) -> Result<(Arc<SingleCertAndKey>, Vec<Expiry>), TlsError> {
         let certificate = contents.of(&self.certificate, FileRole::Certificate)?;
         let chain: Vec<CertificateDer<'static>> = certificate.objects(Flaw::NoCertificate)?;
         let expiries = Expiry::of_certificates(&certificate, Dated::Certificate, &chain)?;
@@ -41,7 +44,8 @@ impl IdentityFiles {
             if error == InconsistentKeys::KeyMismatch.into() {
                 return key_file.error(Flaw::OtherKey { certificate: self.certificate.clone() });
             }
-            certificate.error(Flaw::Certificate { number: 1, reason: reason(&certified.cert[0], &error) })
+            certificate
+                .error(Flaw::Certificate { number: 1, reason: reason(&certified.cert[0], &error) })
         })?;
         Ok((Arc::new(SingleCertAndKey::from(certified)), expiries))
     }
@@ -61,7 +65,9 @@ fn reason(certificate: &CertificateDer<'_>, error: &Error) -> String {
 }
 
 fn private_key(file: &Text<'_>) -> Result<PrivateKeyDer<'static>, TlsError> {
-    if file.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || file.contains("Proc-Type: 4,ENCRYPTED") {
+    if file.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+        || file.contains("Proc-Type: 4,ENCRYPTED")
+    {
         return Err(file.error(Flaw::EncryptedKey));
     }
     let mut keys = file.objects(Flaw::NoKey)?;

@@ -1,11 +1,13 @@
-//! Certificates, keys, authorities and revocation lists as files: read, checked, and followed as they change.
+//! Certificates, keys, authorities and revocation lists as files: read, checked, and followed as
+//! they change.
 //!
-//! Made from files, [`ServerTls`] and [`ClientTls`] are shown as what rustls takes. Whoever has one looks at its files
-//! now and then ([`Followed::look`]): what can be used is in force from then on, for connections to come; what can't is
-//! said, and what was in force stays.
+//! Made from files, [`ServerTls`] and [`ClientTls`] are shown as what rustls takes. Whoever has one
+//! looks at its files now and then ([`Followed::look`]): what can be used is in force from then on,
+//! for connections to come; what can't is said, and what was in force stays.
 //!
-//! What is spoken is Mozilla's "intermediate" profile without its finite-field suites, or its "modern" one: TLS 1.2 and
-//! 1.3, or 1.3 alone; forward secrecy and authenticated encryption always.
+//! What is spoken is Mozilla's "intermediate" profile without its finite-field suites, or its
+//! "modern" one: TLS 1.2 and 1.3, or 1.3 alone; forward secrecy and authenticated encryption
+//! always.
 
 mod client;
 mod contents;

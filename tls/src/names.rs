@@ -21,16 +21,21 @@ pub struct PeerNames {
 pub struct NamesError;
 
 impl PeerNames {
-    /// The names in an end entity's certificate. Nothing is verified here: the handshake has done that.
+    /// The names in an end entity's certificate. Nothing is verified here: the handshake has done
+    /// that.
     ///
     /// # Errors
-    /// If it is not an X.509 certificate, or has two subject alternative names (RFC 5280, section 4.2).
+    /// If it is not an X.509 certificate, or has two subject alternative names (RFC 5280, section
+    /// 4.2).
     pub fn of(certificate: &CertificateDer<'_>) -> Result<PeerNames, NamesError> {
         let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| NamesError)?;
         let mut names = PeerNames::default();
         let common_names = parsed.subject().iter_common_name();
-        names.common_names = common_names.filter_map(|name| name.as_str().ok().map(str::to_owned)).collect();
-        let Some(alternative) = parsed.subject_alternative_name().map_err(|_| NamesError)? else { return Ok(names) };
+        names.common_names =
+            common_names.filter_map(|name| name.as_str().ok().map(str::to_owned)).collect();
+        let Some(alternative) = parsed.subject_alternative_name().map_err(|_| NamesError)? else {
+            return Ok(names);
+        };
         for name in &alternative.value.general_names {
             if let GeneralName::URI(uri) = name {
                 names.uris.push((*uri).to_owned());
@@ -51,7 +56,9 @@ mod tests {
     #[test]
     fn a_certificate_is_read_for_its_uris_its_dns_names_and_its_common_name() {
         let mut params = CertificateParams::new(vec!["shard-1.example".to_owned()]).unwrap();
-        params.subject_alt_names.push(SanType::URI("spiffe://example.org/shard-1".try_into().unwrap()));
+        params
+            .subject_alt_names
+            .push(SanType::URI("spiffe://example.org/shard-1".try_into().unwrap()));
         params.distinguished_name.push(DnType::CommonName, "shard-1");
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
         let names = PeerNames::of(certificate.der()).unwrap();
@@ -62,6 +69,9 @@ mod tests {
 
     #[test]
     fn what_is_no_certificate_has_no_names() {
-        assert_eq!(PeerNames::of(&CertificateDer::from(vec![0x30, 0x03, 1, 2, 3])), Err(NamesError));
+        assert_eq!(
+            PeerNames::of(&CertificateDer::from(vec![0x30, 0x03, 1, 2, 3])),
+            Err(NamesError)
+        );
     }
 }

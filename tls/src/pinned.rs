@@ -1,5 +1,5 @@
-//! A certificate that a trust file names for itself: a peer that presents it is trusted, and nothing that it has signed.
-//! Proof of the key and the server's name are left to the handshake.
+//! A certificate that a trust file names for itself: a peer that presents it is trusted, and
+//! nothing that it has signed. Proof of the key and the server's name are left to the handshake.
 
 use rustls::CertificateError;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
@@ -29,8 +29,8 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// `others` are all certificates of the trust file. `lists` are the revocation lists, the newest of each issuer first; `None`: nothing is
-    /// revoked.
+    /// `others` are all certificates of the trust file. `lists` are the revocation lists, the
+    /// newest of each issuer first; `None`: nothing is revoked.
     pub(crate) fn new(
         certificate: &CertificateDer<'static>,
         parsed: &X509Certificate<'_>,
@@ -39,8 +39,10 @@ impl Pinned {
         lists: Option<&[CertificateRevocationListDer<'_>]>,
     ) -> Pinned {
         let cleared = lists.map(|lists| cleared_until(parsed, others, lists)).transpose();
-        let flaw = ParsedCertificate::try_from(certificate).err().map(|_| CertificateError::BadEncoding);
-        let flaw = flaw.or_else(|| (!is_for(parsed, peer)).then_some(CertificateError::InvalidPurpose));
+        let flaw =
+            ParsedCertificate::try_from(certificate).err().map(|_| CertificateError::BadEncoding);
+        let flaw =
+            flaw.or_else(|| (!is_for(parsed, peer)).then_some(CertificateError::InvalidPurpose));
         Pinned {
             certificate: certificate.clone(),
             not_before: seconds(parsed.validity().not_before),
@@ -70,7 +72,8 @@ impl Pinned {
     }
 }
 
-/// Whether its extended key usage, if it has one, lets such a peer present it. That is webpki's rule, too.
+/// Whether its extended key usage, if it has one, lets such a peer present it. That is webpki's
+/// rule, too.
 fn is_for(certificate: &X509Certificate<'_>, peer: Peer) -> bool {
     match (certificate.extended_key_usage(), peer) {
         (Err(_), _) => false,
@@ -80,8 +83,9 @@ fn is_for(certificate: &X509Certificate<'_>, peer: Peer) -> bool {
     }
 }
 
-/// The time up to which a revocation list clears a certificate. As with webpki, a list counts if the certificate's issuer has signed it, and
-/// a certificate without one is refused. So the issuer has to be in the trust file; of a self-signed one, it is.
+/// The time up to which a revocation list clears a certificate. As with webpki, a list counts if
+/// the certificate's issuer has signed it, and a certificate without one is refused. So the issuer
+/// has to be in the trust file; of a self-signed one, it is.
 fn cleared_until(
     certificate: &X509Certificate<'_>,
     others: &[X509Certificate<'_>],
@@ -95,14 +99,18 @@ fn cleared_until(
     for list in lists {
         let Ok((_, list)) = CertificateRevocationList::from_der(list) else { continue };
         // A list of some certificates only says nothing of this one.
-        let is_partial = list.extensions().iter().any(|one| one.oid == OID_X509_EXT_ISSUER_DISTRIBUTION_POINT);
+        let is_partial =
+            list.extensions().iter().any(|one| one.oid == OID_X509_EXT_ISSUER_DISTRIBUTION_POINT);
         if is_partial
             || list.issuer().as_raw() != certificate.issuer().as_raw()
             || list.verify_signature(issuer.public_key()).is_err()
         {
             continue;
         }
-        if list.iter_revoked_certificates().any(|revoked| revoked.raw_serial() == certificate.raw_serial()) {
+        if list
+            .iter_revoked_certificates()
+            .any(|revoked| revoked.raw_serial() == certificate.raw_serial())
+        {
             return Err(CertificateError::Revoked);
         }
         return list.next_update().map(seconds).ok_or(CertificateError::UnknownRevocationStatus);

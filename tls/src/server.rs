@@ -34,12 +34,15 @@ pub struct ServerFiles {
 /// What a server asks of its clients.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientCertificates {
-    /// The certificates that are trusted, in PEM: an authority for what it issues, any other for itself.
+    /// The certificates that are trusted, in PEM: an authority for what it issues, any other for
+    /// itself.
     pub ca: PathBuf,
-    /// What these have revoked, in PEM: one list for each of them. Without a list of its authority, or with one whose
-    /// next is overdue, a certificate is not believed. `None`: nothing is revoked.
+    /// What these have revoked, in PEM: one list for each of them. Without a list of its authority,
+    /// or with one whose next is overdue, a certificate is not believed. `None`: nothing is
+    /// revoked.
     pub crl: Option<PathBuf>,
-    /// Whether a client without a certificate is refused. One with a certificate that is not believed always is.
+    /// Whether a client without a certificate is refused. One with a certificate that is not
+    /// believed always is.
     pub required: bool,
 }
 
@@ -59,10 +62,12 @@ pub enum MinVersion {
 pub struct ServerTls(Arc<Kept<Server>>);
 
 impl ServerTls {
-    /// Reads and checks the files. `alpn`: the protocols that are spoken inside, the preferred first.
+    /// Reads and checks the files. `alpn`: the protocols that are spoken inside, the preferred
+    /// first.
     ///
     /// # Errors
-    /// What is wrong with the first file that is of no use. What has expired or not begun can be used: see [`Followed::expiries`].
+    /// What is wrong with the first file that is of no use. What has expired or not begun can be
+    /// used: see [`Followed::expiries`].
     pub fn load(files: ServerFiles, alpn: &[&[u8]]) -> Result<ServerTls, TlsError> {
         let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(ServerTls(Arc::new(Kept::load(Server { files, alpn })?)))
@@ -73,7 +78,8 @@ impl ServerTls {
         Arc::clone(&self.0.now().config)
     }
 
-    /// What each certificate of the clients' `ca` is good for; none where no certificate is asked for.
+    /// What each certificate of the clients' `ca` is good for; none where no certificate is asked
+    /// for.
     pub fn trust_entries(&self) -> Arc<[TrustEntry]> {
         Arc::clone(&self.0.now().entries)
     }
@@ -116,7 +122,8 @@ impl Recipe for Server {
 
     fn paths(&self) -> Vec<&Path> {
         let clients = self.files.clients.iter();
-        let trust = clients.flat_map(|clients| [Some(&clients.ca), clients.crl.as_ref()].into_iter().flatten());
+        let trust = clients
+            .flat_map(|clients| [Some(&clients.ca), clients.crl.as_ref()].into_iter().flatten());
         self.files.identity.paths().chain(trust.map(PathBuf::as_path)).collect()
     }
 
@@ -145,8 +152,8 @@ impl Recipe for Server {
         config.alpn_protocols.clone_from(&self.alpn);
         config.ignore_client_order = true;
         if self.files.clients.is_some() {
-            // A resumed session has the certificate that it was begun with: nobody would look at it again, and a client
-            // that has a new one could not show it.
+            // A resumed session has the certificate that it was begun with: nobody would look at it
+            // again, and a client that has a new one could not show it.
             config.send_tls13_tickets = 0;
             config.session_storage = Arc::new(NoServerSessionStorage {});
         } else if let Some(old) = old {
@@ -171,9 +178,11 @@ impl ClientCertificates {
                 .enforce_revocation_expiration()
                 .build()
                 .map_err(|error| match (error, &self.crl) {
-                    (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
-                        TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
-                    }
+                    (VerifierBuilderError::InvalidCrl(error), Some(crl)) => TlsError::new(
+                        crl,
+                        FileRole::Crl,
+                        Flaw::Crl(rustls::Error::from(error).to_string()),
+                    ),
                     _ => TlsError::new(&self.ca, FileRole::Authorities, Flaw::NoCertificate),
                 })
         };

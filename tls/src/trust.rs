@@ -29,16 +29,25 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    pub(crate) fn read(contents: &Contents, ca: &Path, crl: Option<&Path>, peer: Peer) -> Result<Trust, TlsError> {
+    pub(crate) fn read(
+        contents: &Contents,
+        ca: &Path,
+        crl: Option<&Path>,
+        peer: Peer,
+    ) -> Result<Trust, TlsError> {
         let ca = contents.of(ca, FileRole::Authorities)?;
         let certificates: Vec<CertificateDer<'static>> = ca.objects(Flaw::NoCertificate)?;
         let ends = Expiry::of_certificates(&ca, Dated::Authority, &certificates)?;
-        // An operator has to act when none of them is left. A system's file has some that ended years ago, which nobody can renew. One that has
-        // begun is enough, too. An authority's own time does not matter to webpki (RFC 5280, section 6.1.1).
+        // An operator has to act when none of them is left. A system's file has some that ended
+        // years ago, which nobody can renew. One that has begun is enough, too. An authority's own
+        // time does not matter to webpki (RFC 5280, section 6.1.1).
         let first = ends.iter().map(|end| end.not_before).min();
         let last = ends.into_iter().max_by_key(|end| end.not_after);
-        let mut expiries: Vec<Expiry> =
-            last.zip(first).map(|(last, not_before)| Expiry { not_before, ..last }).into_iter().collect();
+        let mut expiries: Vec<Expiry> = last
+            .zip(first)
+            .map(|(last, not_before)| Expiry { not_before, ..last })
+            .into_iter()
+            .collect();
         let mut crls = Vec::new();
         if let Some(crl) = crl {
             let crl = contents.of(crl, FileRole::Crl)?;
@@ -46,24 +55,31 @@ impl Trust {
             expiries.extend(Expiry::of_crls(&crl, &crls)?);
             crls = newest_first(crls);
         }
-        let unusable = |index, reason: String| ca.error(Flaw::Certificate { number: index + 1, reason });
+        let unusable =
+            |index, reason: String| ca.error(Flaw::Certificate { number: index + 1, reason });
         let mut parsed = Vec::new();
         for (index, certificate) in certificates.iter().enumerate() {
-            let (_, one) =
-                X509Certificate::from_der(certificate).map_err(|_| unusable(index, "it cannot be read".to_owned()))?;
+            let (_, one) = X509Certificate::from_der(certificate)
+                .map_err(|_| unusable(index, "it cannot be read".to_owned()))?;
             parsed.push(one);
         }
         let mut authorities = RootCertStore::empty();
         let mut issuers = Vec::new();
         let mut entries = Vec::new();
         for (index, (certificate, one)) in certificates.iter().zip(&parsed).enumerate() {
-            let pinned = || Pinned::new(certificate, one, peer, &parsed, crl.map(|_| crls.as_slice()));
+            let pinned =
+                || Pinned::new(certificate, one, peer, &parsed, crl.map(|_| crls.as_slice()));
             let (standing, issuer) = match NoAuthority::of(one) {
                 None => {
-                    authorities.add(certificate.clone()).map_err(|error| unusable(index, error.to_string()))?;
+                    authorities
+                        .add(certificate.clone())
+                        .map_err(|error| unusable(index, error.to_string()))?;
                     let is_self_signed = one.subject().as_raw() == one.issuer().as_raw();
                     let not_after = seconds(one.validity().not_after);
-                    (Standing::Authority { itself: is_self_signed.then(pinned), not_after }, one.subject())
+                    (
+                        Standing::Authority { itself: is_self_signed.then(pinned), not_after },
+                        one.subject(),
+                    )
                 }
                 Some(why) => (Standing::Pinned(pinned(), why), one.issuer()),
             };
@@ -73,8 +89,15 @@ impl Trust {
             let (file, subject) = (ca.path.to_owned(), one.subject().to_string());
             entries.push(TrustEntry { file, number: index + 1, subject, standing });
         }
-        let issuers = issuers.into_iter().map(|name| DistinguishedName::from(name.to_vec())).collect();
-        Ok(Trust { authorities: Arc::new(authorities), entries: entries.into(), crls, issuers, expiries })
+        let issuers =
+            issuers.into_iter().map(|name| DistinguishedName::from(name.to_vec())).collect();
+        Ok(Trust {
+            authorities: Arc::new(authorities),
+            entries: entries.into(),
+            crls,
+            issuers,
+            expiries,
+        })
     }
 
     /// Whether an entry is trusted as an issuer: webpki does not work without one.
@@ -83,13 +106,20 @@ impl Trust {
     }
 }
 
-/// The lists of each authority, the newest first: whoever verifies a certificate believes the first that is for it.
-fn newest_first(lists: Vec<CertificateRevocationListDer<'static>>) -> Vec<CertificateRevocationListDer<'static>> {
-    // By its name and its key, those that were met so far. Of several by one name, the first of the file stays that.
+/// The lists of each authority, the newest first: whoever verifies a certificate believes the first
+/// that is for it.
+fn newest_first(
+    lists: Vec<CertificateRevocationListDer<'static>>,
+) -> Vec<CertificateRevocationListDer<'static>> {
+    // By its name and its key, those that were met so far. Of several by one name, the first of the
+    // file stays that.
     let mut authorities = HashMap::new();
     let mut place = |list: &CertificateRevocationListDer<'_>| {
         let (_, list) = CertificateRevocationList::from_der(list).ok()?;
-        let key = list.extensions().iter().find(|extension| extension.oid == OID_X509_EXT_AUTHORITY_KEY_IDENTIFIER);
+        let key = list
+            .extensions()
+            .iter()
+            .find(|extension| extension.oid == OID_X509_EXT_AUTHORITY_KEY_IDENTIFIER);
         let authority = (list.issuer().as_raw().to_vec(), key.map(|key| key.value.to_vec()));
         let next = authorities.len();
         let of_authority = *authorities.entry(authority).or_insert(next);

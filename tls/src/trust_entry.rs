@@ -1,5 +1,5 @@
-//! A certificate in a trust file, and what it is good for: the verifiers go by it, and `fencepost check` shows it.
-//! Builds no chain: webpki does, from the entries that are authorities.
+//! A certificate in a trust file, and what it is good for: the verifiers go by it, and `fencepost
+//! check` shows it. Builds no chain: webpki does, from the entries that are authorities.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,8 +26,8 @@ pub struct TrustEntry {
 /// What a certificate is trusted for.
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// What it has issued. `itself`: one that is self-signed is trusted when a peer presents it, too, as a worker's is that
-    /// `openssl req -x509` made.
+    /// What it has issued. `itself`: one that is self-signed is trusted when a peer presents it,
+    /// too, as a worker's is that `openssl req -x509` made.
     Authority { itself: Option<Pinned>, not_after: u64 },
     /// Itself alone.
     Pinned(Pinned, NoAuthority),
@@ -57,7 +57,9 @@ impl NoAuthority {
         if !constraints.is_some_and(|constraints| constraints.value.ca) {
             return Some(NoAuthority::EndEntity);
         }
-        let may_sign = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+        let may_sign = certificate
+            .key_usage()
+            .is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
         (!may_sign).then_some(NoAuthority::KeyUsage)
     }
 }
@@ -81,7 +83,10 @@ impl TrustEntry {
                 let itself = if is_trusted { ", and for itself" } else { "" };
                 let expired = match *not_after < now {
                     true => {
-                        format!("; it expired at {}, and is trusted as long as it is in the file", date(*not_after))
+                        format!(
+                            "; it expired at {}, and is trusted as long as it is in the file",
+                            date(*not_after)
+                        )
                     }
                     false => String::new(),
                 };
@@ -102,13 +107,20 @@ impl TrustEntry {
 fn refusal(error: &CertificateError, pinned: &Pinned) -> String {
     match error {
         CertificateError::Expired => format!("it expired at {}", date(pinned.not_after)),
-        CertificateError::NotValidYet => format!("it is not valid before {}", date(pinned.not_before)),
+        CertificateError::NotValidYet => {
+            format!("it is not valid before {}", date(pinned.not_before))
+        }
         CertificateError::Revoked => "it is revoked".to_owned(),
         CertificateError::UnknownRevocationStatus => {
-            "crl has no list that its issuer has signed, or the issuer is not in the file".to_owned()
+            "crl has no list that its issuer has signed, or the issuer is not in the file"
+                .to_owned()
         }
-        CertificateError::ExpiredRevocationList => "the revocation list of its issuer is overdue".to_owned(),
-        CertificateError::InvalidPurpose => "its extended key usage is for something else".to_owned(),
+        CertificateError::ExpiredRevocationList => {
+            "the revocation list of its issuer is overdue".to_owned()
+        }
+        CertificateError::InvalidPurpose => {
+            "its extended key usage is for something else".to_owned()
+        }
         CertificateError::BadEncoding => "TLS cannot present such a certificate".to_owned(),
         other => other.to_string(),
     }

@@ -1,5 +1,6 @@
-//! Verifies the certificate that the other side of a connection presents, for clients and servers alike.
-//! Builds no chain itself: webpki does, and [`TrustEntry`] knows the certificates that are trusted for themselves.
+//! Verifies the certificate that the other side of a connection presents, for clients and servers
+//! alike. Builds no chain itself: webpki does, and [`TrustEntry`] knows the certificates that are
+//! trusted for themselves.
 
 use std::sync::Arc;
 
@@ -15,14 +16,15 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use crate::crypto::provider;
 use crate::trust_entry::TrustEntry;
 
-/// How many of the certificates that a peer sends with its own are looked at: the first, since those nearest to its own come first.
-/// No chain has more (webpki).
+/// How many of the certificates that a peer sends with its own are looked at: the first, since
+/// those nearest to its own come first. No chain has more (webpki).
 ///
-/// Of many that could each have issued any other, webpki tries up to 200,000 chains before it gives up. Any peer can send them, and the
-/// thread does nothing else meanwhile.
+/// Of many that could each have issued any other, webpki tries up to 200,000 chains before it gives
+/// up. Any peer can send them, and the thread does nothing else meanwhile.
 const INTERMEDIATES_MAX: usize = 6;
 
-/// Trusts what an authority has issued, by webpki's rules, and the certificates that the trust file names for themselves.
+/// Trusts what an authority has issued, by webpki's rules, and the certificates that the trust file
+/// names for themselves.
 #[derive(Debug)]
 pub(crate) struct PeerVerifier<V: ?Sized> {
     /// webpki, which knows the authorities; `None`: the trust file has none.
@@ -35,8 +37,8 @@ impl<V: ?Sized> PeerVerifier<V> {
         PeerVerifier { authorities, entries }
     }
 
-    /// Asks webpki first, so that its answer stays what it is without the other entries. Its refusal stands, unless the
-    /// certificate is an entry that is trusted for itself.
+    /// Asks webpki first, so that its answer stays what it is without the other entries. Its
+    /// refusal stands, unless the certificate is an entry that is trusted for itself.
     fn verify(
         &self,
         certificate: &CertificateDer<'_>,
@@ -48,7 +50,8 @@ impl<V: ?Sized> PeerVerifier<V> {
             Some(Err(refusal)) => refusal,
             None => CertificateError::UnknownIssuer.into(),
         };
-        let pinned = self.entries.iter().find_map(|entry| entry.pinned(certificate)).ok_or(refusal)?;
+        let pinned =
+            self.entries.iter().find_map(|entry| entry.pinned(certificate)).ok_or(refusal)?;
         pinned.check(now.as_secs())?;
         Ok(By::Itself)
     }
@@ -74,11 +77,15 @@ impl ServerCertVerifier for PeerVerifier<WebPkiServerVerifier> {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let by_authorities = |webpki: &WebPkiServerVerifier| {
-            webpki.verify_server_cert(end_entity, few(intermediates), server_name, ocsp_response, now).map(drop)
+            webpki
+                .verify_server_cert(end_entity, few(intermediates), server_name, ocsp_response, now)
+                .map(drop)
         };
         match self.verify(end_entity, now, by_authorities)? {
             By::Authority => {} // webpki has compared the names.
-            By::Itself => verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?,
+            By::Itself => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?
+            }
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -89,7 +96,12 @@ impl ServerCertVerifier for PeerVerifier<WebPkiServerVerifier> {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &provider().signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &provider().signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -98,7 +110,12 @@ impl ServerCertVerifier for PeerVerifier<WebPkiServerVerifier> {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &provider().signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &provider().signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -143,7 +160,12 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &provider().signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &provider().signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -152,7 +174,12 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &provider().signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &provider().signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

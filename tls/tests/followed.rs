@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use fencepost_tests::{Authority, Issued, Scratch, Subject, replace_file};
 use fencepost_tls::{
-    ClientCertificates, ClientFiles, ClientTls, Dated, FileRole, Flaw, Followed, IdentityFiles, Look, MinVersion,
-    ServerFiles, ServerTls, TlsError,
+    ClientCertificates, ClientFiles, ClientTls, Dated, FileRole, Flaw, Followed, IdentityFiles,
+    Look, MinVersion, ServerFiles, ServerTls, TlsError,
 };
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
@@ -79,7 +79,11 @@ fn a_pair_that_is_half_written_waits_for_its_other_half() {
     let other = Flaw::OtherKey { certificate: server.path("server.pem") };
     assert_eq!(
         tls.look(),
-        Look::Failed(TlsError { file: server.path("server.key"), role: FileRole::Key, flaw: other })
+        Look::Failed(TlsError {
+            file: server.path("server.key"),
+            role: FileRole::Key,
+            flaw: other
+        })
     );
     assert_eq!(tls.look(), Look::Unchanged, "the same flaw is said once");
     assert!(std::sync::Arc::ptr_eq(&config, &tls.config()), "the old one stays");
@@ -94,7 +98,10 @@ fn a_file_that_is_gone_keeps_what_was_in_force_until_it_is_back() {
     let tls = server.load().unwrap();
     fs::remove_file(server.path("server.key")).unwrap();
     let gone = Flaw::Unreadable("No such file or directory (os error 2)".to_owned());
-    assert_eq!(tls.look(), Look::Failed(TlsError { file: server.path("server.key"), role: FileRole::Key, flaw: gone }));
+    assert_eq!(
+        tls.look(),
+        Look::Failed(TlsError { file: server.path("server.key"), role: FileRole::Key, flaw: gone })
+    );
     let next = server.issue();
     next.write(server.directory.path(), "server");
     assert_eq!(tls.look(), Look::Reloaded);
@@ -111,7 +118,8 @@ fn a_link_that_is_swapped_is_a_change() {
     symlink("first", server.path("..data")).unwrap();
     symlink("..data/tls.pem", server.path("tls.pem")).unwrap();
     symlink("..data/tls.key", server.path("tls.key")).unwrap();
-    server.files.identity = IdentityFiles { certificate: server.path("tls.pem"), key: server.path("tls.key") };
+    server.files.identity =
+        IdentityFiles { certificate: server.path("tls.pem"), key: server.path("tls.key") };
     let tls = server.load().unwrap();
     symlink("second", server.path("..data.new")).unwrap();
     fs::rename(server.path("..data.new"), server.path("..data")).unwrap();
@@ -145,14 +153,20 @@ fn a_flawed_file_is_named_with_what_is_wrong_with_it() {
         check_flaw(&server, file, truncated, "its PEM is cut short or garbled");
         check_flaw(&server, file, &issued.key, no_certificate);
         let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        check_flaw(&server, file, nonsense, "certificate 1 in it cannot be used: it cannot be read");
+        check_flaw(
+            &server,
+            file,
+            nonsense,
+            "certificate 1 in it cannot be used: it cannot be read",
+        );
         fs::write(server.path(file), good).unwrap();
     }
     let key = "server.key";
     check_flaw(&server, key, "secret", "is not PEM: nothing in it begins with -----BEGIN");
     let no_key = "has no private key in it (-----BEGIN PRIVATE KEY-----)";
     check_flaw(&server, key, &issued.certificate, no_key);
-    let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
     let passphrase = "its private key is encrypted: it has to be without a passphrase";
     check_flaw(&server, key, encrypted, passphrase);
     let traditional = "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END EC PRIVATE KEY-----\n";
@@ -161,7 +175,10 @@ fn a_flawed_file_is_named_with_what_is_wrong_with_it() {
     let unusable = "its private key cannot be used: ECDSA (P-256, P-384), Ed25519 and RSA of 2048 bits or more can";
     check_flaw(&server, key, nonsense, unusable);
     let certificate = server.path("server.pem");
-    let other = format!("its private key does not belong to the (first) certificate in {}", certificate.display());
+    let other = format!(
+        "its private key does not belong to the (first) certificate in {}",
+        certificate.display()
+    );
     check_flaw(&server, key, &issued.key, &other);
 }
 
@@ -188,7 +205,12 @@ fn a_flawed_revocation_list_is_named_with_what_is_wrong_with_it() {
     let none = "has no revocation list in it (-----BEGIN X509 CRL-----)";
     check_flaw(&server, "crl.pem", &server.authority.certificate(), none);
     let nonsense = "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n";
-    check_flaw(&server, "crl.pem", nonsense, "a revocation list in it cannot be used: it cannot be read");
+    check_flaw(
+        &server,
+        "crl.pem",
+        nonsense,
+        "a revocation list in it cannot be used: it cannot be read",
+    );
     fs::write(&crl, server.authority.crl(&[])).unwrap();
     assert!(server.load().is_ok());
 }
@@ -222,7 +244,8 @@ fn the_end_of_every_certificate_and_revocation_list_is_known() {
     let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
     // It has expired, and is of use all the same: who refuses it then is the other side.
     let [not_before, not_after] = [900_000_000, 1_000_000_000].map(|second| Some(at(second)));
-    let subject = Subject { common_name: Some("old"), names: &["localhost"], not_before, not_after };
+    let subject =
+        Subject { common_name: Some("old"), names: &["localhost"], not_before, not_after };
     server.authority.issue(&subject).write(server.directory.path(), "server");
     let crl = server.path("crl.pem");
     fs::write(&crl, server.authority.crl_until(&[], at(1_500_000_000))).unwrap();
@@ -231,9 +254,13 @@ fn the_end_of_every_certificate_and_revocation_list_is_known() {
     }
     let tls = server.load().unwrap();
     let expiries = tls.expiries();
-    let seen: Vec<_> = expiries.iter().map(|expiry| (expiry.what, expiry.subject.as_str())).collect();
+    let seen: Vec<_> =
+        expiries.iter().map(|expiry| (expiry.what, expiry.subject.as_str())).collect();
     let authority = "CN=test authority";
-    assert_eq!(seen, [(Dated::Certificate, "CN=old"), (Dated::Authority, authority), (Dated::Crl, authority)]);
+    assert_eq!(
+        seen,
+        [(Dated::Certificate, "CN=old"), (Dated::Authority, authority), (Dated::Crl, authority)]
+    );
     assert_eq!((expiries[0].not_before, expiries[0].not_after), (900_000_000, 1_000_000_000));
     assert_eq!(expiries[2].not_after, 1_500_000_000);
     assert_eq!(expiries[0].file, server.path("server.pem"));
@@ -242,14 +269,22 @@ fn the_end_of_every_certificate_and_revocation_list_is_known() {
 #[test]
 fn a_file_of_authorities_has_ended_when_the_last_of_them_has() {
     let server = Server::with_clients();
-    let ended = |name: &str, second| Authority::until(name, SystemTime::UNIX_EPOCH + Duration::from_secs(second));
-    let (first, last) = (ended("first", 1_000_000_000).certificate(), ended("last", 1_100_000_000).certificate());
+    let ended = |name: &str, second| {
+        Authority::until(name, SystemTime::UNIX_EPOCH + Duration::from_secs(second))
+    };
+    let (first, last) =
+        (ended("first", 1_000_000_000).certificate(), ended("last", 1_100_000_000).certificate());
     let good = server.authority.certificate();
     let of_authorities = |certificates: &[&str]| {
         fs::write(server.path("ca.pem"), certificates.concat()).unwrap();
         let expiries = server.load().unwrap().expiries();
-        let [end] =
-            expiries.iter().filter(|end| end.what == Dated::Authority).cloned().collect::<Vec<_>>().try_into().unwrap();
+        let [end] = expiries
+            .iter()
+            .filter(|end| end.what == Dated::Authority)
+            .cloned()
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
         (end.subject.clone(), end.caution(SystemTime::now()).is_some())
     };
     assert_eq!(of_authorities(&[&last, &good, &first]), ("CN=test authority".to_owned(), false));
@@ -260,12 +295,19 @@ fn a_file_of_authorities_has_ended_when_the_last_of_them_has() {
 #[test]
 fn a_file_of_authorities_has_begun_when_the_first_of_them_has() {
     let server = Server::with_clients();
-    let next = Authority::from("next", SystemTime::UNIX_EPOCH + Duration::from_secs(60_000_000_000)).certificate();
+    let next =
+        Authority::from("next", SystemTime::UNIX_EPOCH + Duration::from_secs(60_000_000_000))
+            .certificate();
     let present = server.authority.certificate();
     let cautions = |certificates: &[&str]| {
         fs::write(server.path("ca.pem"), certificates.concat()).unwrap();
-        let cautions =
-            server.load().unwrap().expiries().iter().filter_map(|end| end.caution(SystemTime::now())).collect();
+        let cautions = server
+            .load()
+            .unwrap()
+            .expiries()
+            .iter()
+            .filter_map(|end| end.caution(SystemTime::now()))
+            .collect();
         let cautions: Vec<String> = cautions;
         cautions
     };
@@ -290,7 +332,11 @@ fn what_a_client_is_made_of_is_followed_alike() {
     fs::write(server.path("ca.pem"), "").unwrap();
     assert_eq!(
         tls.look(),
-        Look::Failed(TlsError { file: server.path("ca.pem"), role: FileRole::Authorities, flaw: Flaw::NotPem })
+        Look::Failed(TlsError {
+            file: server.path("ca.pem"),
+            role: FileRole::Authorities,
+            flaw: Flaw::NotPem
+        })
     );
     fs::write(server.path("ca.pem"), Authority::new("another").certificate()).unwrap();
     assert_eq!(tls.look(), Look::Reloaded);

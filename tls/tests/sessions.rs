@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use fencepost_tests::{Authority, Issued, Scratch, Subject, eventually, replace_file};
 use fencepost_tls::{
-    ClientCertificates, ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, PeerNames, ServerFiles,
-    ServerTls,
+    ClientCertificates, ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion,
+    PeerNames, ServerFiles, ServerTls,
 };
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::ring::default_provider;
@@ -17,8 +17,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConfig, ServerConnection,
-    SignatureScheme, SupportedProtocolVersion,
+    CertificateError, ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConfig,
+    ServerConnection, SignatureScheme, SupportedProtocolVersion,
 };
 
 struct Pair {
@@ -45,8 +45,11 @@ impl Pair {
         fs::write(path("ca.pem"), authority.certificate()).unwrap();
         fs::write(path("crl.pem"), authority.crl(&[])).unwrap();
         let (certificate, key) = authority.issue_for_localhost().write(directory.path(), "server");
-        let clients =
-            required.map(|required| ClientCertificates { ca: path("ca.pem"), crl: Some(path("crl.pem")), required });
+        let clients = required.map(|required| ClientCertificates {
+            ca: path("ca.pem"),
+            crl: Some(path("crl.pem")),
+            required,
+        });
         let identity = IdentityFiles { certificate, key };
         let files = ServerFiles { identity, clients, min_version: MinVersion::Tls12 };
         let server = ServerTls::load(files, &[]).unwrap();
@@ -60,11 +63,15 @@ impl Pair {
     /// A client that resumes its sessions where it can, as others' do.
     fn client(&self, issued: &Issued, version: &'static SupportedProtocolVersion) -> Client {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.authority.certificate().as_bytes()).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_slice(self.authority.certificate().as_bytes()).unwrap())
+            .unwrap();
         let shown = Arc::new(Shown(Mutex::new(certified(issued))));
         let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
-        let builder = builder.with_protocol_versions(&[version]).unwrap().with_root_certificates(roots);
-        let config = builder.with_client_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesClientCert>);
+        let builder =
+            builder.with_protocol_versions(&[version]).unwrap().with_root_certificates(roots);
+        let config =
+            builder.with_client_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesClientCert>);
         Client { config: Arc::new(config), shown }
     }
 
@@ -81,7 +88,10 @@ impl Pair {
     }
 }
 
-fn shake_hands(client: &Arc<ClientConfig>, server: Arc<ServerConfig>) -> Result<ServerConnection, rustls::Error> {
+fn shake_hands(
+    client: &Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+) -> Result<ServerConnection, rustls::Error> {
     let name = ServerName::try_from("localhost").unwrap();
     let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
     let mut server = ServerConnection::new(server).unwrap();
@@ -185,10 +195,14 @@ fn of_two_lists_of_one_authority_the_newer_is_believed() {
     let issued = pair.issue("shard-1");
     let client = pair.client(&issued, &TLS13);
     let (older, newer) = (pair.authority.crl(&[]), pair.authority.crl(&[&issued]));
-    let [other, by_its_name] = ["another", "test authority"].map(|name| Authority::new(name).crl(&[]));
-    for lists in
-        [older.clone() + &newer, newer.clone() + &older, other + &older + &newer, older.clone() + &by_its_name + &newer]
-    {
+    let [other, by_its_name] =
+        ["another", "test authority"].map(|name| Authority::new(name).crl(&[]));
+    for lists in [
+        older.clone() + &newer,
+        newer.clone() + &older,
+        other + &older + &newer,
+        older.clone() + &by_its_name + &newer,
+    ] {
         replace_file(&pair.directory.path().join("crl.pem"), &lists);
         assert_eq!(pair.server.look(), Look::Reloaded);
         let refused = pair.shake(&client).unwrap_err();
@@ -206,7 +220,9 @@ fn maze() -> Arc<CertifiedKey> {
 /// A certificate, and others that are sent with it.
 fn as_shown(issued: &Issued, others: impl IntoIterator<Item = String>) -> Arc<CertifiedKey> {
     let chain = iter::once(issued.certificate.clone()).chain(others);
-    let chain = chain.map(|certificate| CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).collect();
+    let chain = chain
+        .map(|certificate| CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap())
+        .collect();
     let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
     Arc::new(CertifiedKey::from_der(chain, key, &default_provider()).unwrap())
 }
@@ -249,7 +265,10 @@ async fn a_client_with_an_ended_certificate_gets_in_with_its_next() {
     for client in &clients {
         assert_eq!(pair.shake(client).unwrap().1.as_deref(), Some("old"));
     }
-    eventually("it has ended", async || (SystemTime::now() > end + Duration::from_secs(1)).then_some(())).await;
+    eventually("it has ended", async || {
+        (SystemTime::now() > end + Duration::from_secs(1)).then_some(())
+    })
+    .await;
     for client in &clients {
         assert!(matches!(pair.shake(client), Err(rustls::Error::InvalidCertificate(_))));
         client.renew(&pair.issue("new"));

@@ -8,13 +8,16 @@ use std::time::{Duration, SystemTime};
 
 use fencepost_tests::{Authority, Claim, Issued, Scratch, Subject};
 use fencepost_tls::{
-    ClientCertificates, ClientFiles, ClientTls, IdentityFiles, MinVersion, ServerFiles, ServerTls, TrustEntry,
+    ClientCertificates, ClientFiles, ClientTls, IdentityFiles, MinVersion, ServerFiles, ServerTls,
+    TrustEntry,
 };
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, ClientConfig, ClientConnection, Error, ServerConfig, ServerConnection};
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, Error, ServerConfig, ServerConnection,
+};
 
 /// Every certificate that is no authority.
 const PINNED: [Claim; 3] = [Claim::EndEntity, Claim::Nothing, Claim::AuthorityThatMayNotSign];
@@ -59,8 +62,10 @@ impl Trusting {
     fn server(&self) -> ServerTls {
         let file = |name: &str| self.directory.path().join(name);
         let identity = IdentityFiles { certificate: file("own.pem"), key: file("own.key") };
-        let clients = ClientCertificates { ca: self.ca.clone(), crl: self.crl.clone(), required: true };
-        let files = ServerFiles { identity, clients: Some(clients), min_version: MinVersion::Tls12 };
+        let clients =
+            ClientCertificates { ca: self.ca.clone(), crl: self.crl.clone(), required: true };
+        let files =
+            ServerFiles { identity, clients: Some(clients), min_version: MinVersion::Tls12 };
         ServerTls::load(files, &[]).unwrap()
     }
 
@@ -75,17 +80,22 @@ impl Trusting {
         let key = PrivateKeyDer::from_pem_slice(presented.key.as_bytes()).unwrap();
         match peer {
             Peer::Client => {
-                let trusted = CertificateDer::from_pem_slice(self.own.certificate().as_bytes()).unwrap();
+                let trusted =
+                    CertificateDer::from_pem_slice(self.own.certificate().as_bytes()).unwrap();
                 let mut roots = rustls::RootCertStore::empty();
                 roots.add(trusted).unwrap();
                 let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
-                let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+                let builder = builder
+                    .with_safe_default_protocol_versions()
+                    .unwrap()
+                    .with_root_certificates(roots);
                 let client = builder.with_client_auth_cert(shown, key).unwrap();
                 shake_hands(Arc::new(client), self.server().config())
             }
             Peer::Server => {
                 let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
-                let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+                let builder =
+                    builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
                 let server = builder.with_single_cert(shown, key).unwrap();
                 shake_hands(self.client().config(), Arc::new(server))
             }
@@ -107,7 +117,8 @@ fn chain(own: &str, others: &[String]) -> Vec<CertificateDer<'static>> {
 }
 
 fn shake_hands(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Result<(), Error> {
-    let mut client = ClientConnection::new(client, ServerName::try_from("localhost").unwrap()).unwrap();
+    let mut client =
+        ClientConnection::new(client, ServerName::try_from("localhost").unwrap()).unwrap();
     let mut server = ServerConnection::new(server).unwrap();
     let mut wire = Vec::new();
     while client.wants_write() || server.wants_write() {
@@ -147,21 +158,34 @@ fn refused(error: CertificateError) -> Result<(), Error> {
 fn pinned_certificate_is_trusted_for_itself_alone() {
     for claim in PINNED {
         let (root, real) = (Authority::new("elsewhere"), Authority::new("real"));
-        for pinned in [Authority::claiming(claim, &localhost("a")), root.issue_issuer(claim, &localhost("a"))] {
+        for pinned in
+            [Authority::claiming(claim, &localhost("a")), root.issue_issuer(claim, &localhost("a"))]
+        {
             let below = pinned.issue_issuer(Claim::Authority, &localhost("below"));
-            for trusting in
-                [Trusting::new(&[&pinned.certificate()]), Trusting::new(&[&real.certificate(), &pinned.certificate()])]
-            {
+            for trusting in [
+                Trusting::new(&[&pinned.certificate()]),
+                Trusting::new(&[&real.certificate(), &pinned.certificate()]),
+            ] {
                 for peer in PEERS {
-                    assert_eq!(trusting.meets(peer, &pinned.own(), &[]), Ok(()), "{claim:?} {peer:?}");
+                    assert_eq!(
+                        trusting.meets(peer, &pinned.own(), &[]),
+                        Ok(()),
+                        "{claim:?} {peer:?}"
+                    );
                     for (forged, others) in [
                         (pinned.issue(&localhost("b")), vec![]),
                         (pinned.issue(&localhost("b")), vec![pinned.certificate()]),
-                        (below.issue(&localhost("b")), vec![below.certificate(), pinned.certificate()]),
+                        (
+                            below.issue(&localhost("b")),
+                            vec![below.certificate(), pinned.certificate()],
+                        ),
                         (below.own(), vec![pinned.certificate()]),
                     ] {
                         let met = trusting.meets(peer, &forged, &others);
-                        assert!(matches!(met, Err(Error::InvalidCertificate(_))), "{claim:?} {peer:?}: {met:?}");
+                        assert!(
+                            matches!(met, Err(Error::InvalidCertificate(_))),
+                            "{claim:?} {peer:?}: {met:?}"
+                        );
                     }
                 }
             }
@@ -192,7 +216,9 @@ fn pinned_certificate_outside_its_time_is_refused() {
     for claim in [Claim::EndEntity, Claim::Authority] {
         let ended = Subject { not_after: Some(before), ..localhost("a") };
         let later = Subject { not_before: Some(after), ..localhost("a") };
-        for (subject, error) in [(ended, CertificateError::Expired), (later, CertificateError::NotValidYet)] {
+        for (subject, error) in
+            [(ended, CertificateError::Expired), (later, CertificateError::NotValidYet)]
+        {
             let pinned = Authority::claiming(claim, &subject);
             let trusting = Trusting::new(&[&pinned.certificate()]);
             for peer in PEERS {
@@ -252,7 +278,8 @@ fn pinned_certificate_needs_its_issuers_list() {
             (vec![overdue], refused(CertificateError::ExpiredRevocationList)),
         ] {
             let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
-            let trusting = Trusting::new(&[&root.certificate(), &pinned.certificate()]).with_crl(&lists);
+            let trusting =
+                Trusting::new(&[&root.certificate(), &pinned.certificate()]).with_crl(&lists);
             for peer in PEERS {
                 assert_eq!(trusting.meets(peer, &own, &[]), expected, "{claim:?} {peer:?}");
             }
@@ -260,9 +287,11 @@ fn pinned_certificate_needs_its_issuers_list() {
     }
     // Its authority is in the file, too.
     let issued = root.issue_issuer(Claim::EndEntity, &localhost("a"));
-    for (list, expected) in [(root.crl(&[]), Ok(())), (root.crl(&[&issued.own()]), refused(CertificateError::Revoked))]
+    for (list, expected) in
+        [(root.crl(&[]), Ok(())), (root.crl(&[&issued.own()]), refused(CertificateError::Revoked))]
     {
-        let trusting = Trusting::new(&[&root.certificate(), &issued.certificate()]).with_crl(&[&list]);
+        let trusting =
+            Trusting::new(&[&root.certificate(), &issued.certificate()]).with_crl(&[&list]);
         for peer in PEERS {
             assert_eq!(trusting.meets(peer, &issued.own(), &[]), expected, "{peer:?}");
         }
@@ -294,7 +323,11 @@ fn entries_say_what_they_are_good_for() {
             "this certificate only (its key usage lacks keyCertSign):",
             " trusted",
         ),
-        (Authority::claiming(Claim::EndEntity, &ended).certificate(), unmarked, " refused: it expired at "),
+        (
+            Authority::claiming(Claim::EndEntity, &ended).certificate(),
+            unmarked,
+            " refused: it expired at ",
+        ),
     ] {
         for peer in PEERS {
             let said = Trusting::new(&[&root.certificate(), &entry]).good_for(peer);
@@ -304,15 +337,20 @@ fn entries_say_what_they_are_good_for() {
     let pinned = Authority::claiming(Claim::EndEntity, &localhost("a"));
     for (list, expected) in [
         (pinned.crl(&[&pinned.own()]), "refused: it is revoked"),
-        (root.crl(&[]), "refused: crl has no list that its issuer has signed, or the issuer is not in the file"),
+        (
+            root.crl(&[]),
+            "refused: crl has no list that its issuer has signed, or the issuer is not in the file",
+        ),
     ] {
-        let said = Trusting::new(&[&pinned.certificate()]).with_crl(&[&list]).good_for(Peer::Client);
+        let said =
+            Trusting::new(&[&pinned.certificate()]).with_crl(&[&list]).good_for(Peer::Client);
         assert_eq!(said, [format!("this certificate only (it is not marked CA:TRUE): {expected}")]);
     }
 }
 
 fn openssl(directory: &Path, arguments: &str) {
-    let output = Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output().unwrap();
+    let output =
+        Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output().unwrap();
     assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -349,7 +387,8 @@ fn self_signed_certificate_of_openssl_is_trusted_for_itself() {
     }
 }
 
-/// Version 1 has no extensions, so that nothing marks an authority. TLS presents no such certificate either.
+/// Version 1 has no extensions, so that nothing marks an authority. TLS presents no such
+/// certificate either.
 #[test]
 fn certificate_of_x509_version_1_issues_nothing() {
     let directory = Scratch::new();
@@ -357,15 +396,18 @@ fn certificate_of_x509_version_1_issues_nothing() {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     sign(&format!("req -new {key} -subj /CN=old -keyout old.key -out old.csr"));
     sign("x509 -req -in old.csr -signkey old.key -days 30 -out old.pem");
-    sign(&format!("req -new {key} -subj /CN=b -addext subjectAltName=DNS:localhost -keyout b.key -out b.csr"));
-    sign("x509 -req -in b.csr -CA old.pem -CAkey old.key -CAcreateserial -days 30 -copy_extensions copy -out b.pem");
+    sign(&format!(
+        "req -new {key} -subj /CN=b -addext subjectAltName=DNS:localhost -keyout b.key -out b.csr"
+    ));
+    sign(
+        "x509 -req -in b.csr -CA old.pem -CAkey old.key -CAcreateserial -days 30 -copy_extensions copy -out b.pem",
+    );
     let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     let issued = of_pem(read("b.pem"), read("b.key"));
     let trusting = Trusting::new(&[&read("old.pem")]);
     for peer in PEERS {
         assert!(trusting.meets(peer, &issued, &[]).is_err(), "{peer:?}");
-        let said =
-            "this certificate only (its version of X.509 is below 3): refused: TLS cannot present such a certificate";
+        let said = "this certificate only (its version of X.509 is below 3): refused: TLS cannot present such a certificate";
         assert_eq!(trusting.good_for(peer), [said]);
     }
 }

@@ -1,7 +1,8 @@
 //! A server that applies writes only from whoever holds a lock in etcd:
 //! `server http://127.0.0.1:2379 /shards/2/lock 127.0.0.1:8080`.
 //!
-//! `GET /readyz` says whether the lock has been read. Every other request needs `Fence-Owner` and `Fence-Revision`.
+//! `GET /readyz` says whether the lock has been read. Every other request needs `Fence-Owner` and
+//! `Fence-Revision`.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -37,17 +38,25 @@ async fn main() -> Result<(), Failure> {
 }
 
 /// Serves HTTP/1.1 and HTTP/2 until the listener fails.
-async fn serve(listener: TcpListener, fence: Fence, layer: FenceLayer, journal: Journal) -> Result<(), Failure> {
-    let fenced = ServiceBuilder::new()
-        .layer(layer)
-        .service(service_fn(move |request: Request<RequestBody<Incoming>>| apply(Arc::clone(&journal), request)));
+async fn serve(
+    listener: TcpListener,
+    fence: Fence,
+    layer: FenceLayer,
+    journal: Journal,
+) -> Result<(), Failure> {
+    let fenced = ServiceBuilder::new().layer(layer).service(service_fn(
+        move |request: Request<RequestBody<Incoming>>| apply(Arc::clone(&journal), request),
+    ));
     let service = service_fn(move |request: Request<Incoming>| {
         let (fence, fenced) = (fence.clone(), fenced.clone());
         async move {
             if request.uri().path() == "/readyz" {
                 return Ok(readiness(&fence));
             }
-            fenced.oneshot(request).await.map(|answer| answer.map(|body| body.map_err(Failure::from).boxed()))
+            fenced
+                .oneshot(request)
+                .await
+                .map(|answer| answer.map(|body| body.map_err(Failure::from).boxed()))
         }
     });
     let service = TowerToHyperService::new(service);
@@ -56,7 +65,9 @@ async fn serve(listener: TcpListener, fence: Fence, layer: FenceLayer, journal: 
         let service = service.clone();
         tokio::spawn(async move {
             // What goes wrong with a connection is its client's business.
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
@@ -69,14 +80,19 @@ fn readiness(fence: &Fence) -> Answer {
 }
 
 /// Writes the body of a request to the journal.
-async fn apply(journal: Journal, request: Request<RequestBody<Incoming>>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let permit = request.extensions().get::<WorkerPermit>().expect("the layer has put it there").clone();
+async fn apply(
+    journal: Journal,
+    request: Request<RequestBody<Incoming>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let permit =
+        request.extensions().get::<WorkerPermit>().expect("the layer has put it there").clone();
     let Ok(body) = request.into_body().collect().await else {
         // The client broke off, or the tenure has ended: this is a part, and not to be used.
         return Ok(answer(StatusCode::BAD_REQUEST, "the body is not whole"));
     };
     let line = format!("{}: {}", permit.revision(), String::from_utf8_lossy(&body.to_bytes()));
-    // Work that goes on when the client leaves. The next holder's requests wait for it, since it has the guard.
+    // Work that goes on when the client leaves. The next holder's requests wait for it, since it
+    // has the guard.
     let written = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         journal.lock().expect("nothing panics while it writes").push(line);

@@ -36,5 +36,8 @@ async fn the_example_applies_writes_of_the_holder_and_of_nobody_else() {
     assert_eq!(bare.status, 428);
 
     let written = journal.lock().unwrap().clone();
-    assert_eq!(written, [format!("{first}: one"), format!("{second}: two"), format!("{third}: three")]);
+    assert_eq!(
+        written,
+        [format!("{first}: one"), format!("{second}: two"), format!("{third}: three")]
+    );
 }

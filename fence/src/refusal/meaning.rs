@@ -27,7 +27,9 @@ pub mod grpc {
 pub fn statuses(reason: Rejection, stale_status: StatusCode) -> (StatusCode, u8) {
     match reason {
         Rejection::TokenMissing => (StatusCode::PRECONDITION_REQUIRED, grpc::FAILED_PRECONDITION),
-        Rejection::TokenMalformed | Rejection::LockNotAllowed => (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT),
+        Rejection::TokenMalformed | Rejection::LockNotAllowed => {
+            (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT)
+        }
         Rejection::IdentityMismatch => (StatusCode::FORBIDDEN, grpc::PERMISSION_DENIED),
         Rejection::NotOwner
         | Rejection::StaleTenure
@@ -36,9 +38,10 @@ pub fn statuses(reason: Rejection, stale_status: StatusCode) -> (StatusCode, u8)
         | Rejection::AheadOfStore
         | Rejection::NoOwner
         | Rejection::NotYetOwner => (stale_status, grpc::FAILED_PRECONDITION),
-        Rejection::Unverifiable | Rejection::StoreRegressed | Rejection::HandoffTimeout | Rejection::Draining => {
-            (StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE)
-        }
+        Rejection::Unverifiable
+        | Rejection::StoreRegressed
+        | Rejection::HandoffTimeout
+        | Rejection::Draining => (StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE),
     }
 }
 
@@ -62,29 +65,35 @@ pub fn explanation(reason: Rejection) -> (&'static str, &'static str) {
             "The sender is not the owner that it claims to be",
             "Stop: the owner has to be the one that the client certificate of the connection names.",
         ),
-        Rejection::NotOwner => {
-            ("The lock is held by another owner", "Stop: the revision you sent belongs to another owner.")
-        }
-        Rejection::StaleTenure => {
-            ("The tenure has ended and another owner holds the lock", "Stop: another owner took the lock after you.")
-        }
-        Rejection::ReplayedTenure => {
-            ("The revision is of an earlier tenure of the owner", "If you hold the lock, send your present revision.")
-        }
-        Rejection::UnknownRevision => {
-            ("No holder of the lock has that revision", "Read your own lock record and send the revision found there.")
-        }
+        Rejection::NotOwner => (
+            "The lock is held by another owner",
+            "Stop: the revision you sent belongs to another owner.",
+        ),
+        Rejection::StaleTenure => (
+            "The tenure has ended and another owner holds the lock",
+            "Stop: another owner took the lock after you.",
+        ),
+        Rejection::ReplayedTenure => (
+            "The revision is of an earlier tenure of the owner",
+            "If you hold the lock, send your present revision.",
+        ),
+        Rejection::UnknownRevision => (
+            "No holder of the lock has that revision",
+            "Read your own lock record and send the revision found there.",
+        ),
         Rejection::AheadOfStore => (
             "The lock store has not reached that revision",
             "The revision is higher than any the store has; was it taken from another store?",
         ),
         Rejection::NoOwner => ("Nobody holds the lock", "Acquire the lock before you send."),
-        Rejection::NotYetOwner => {
-            ("The sender still waits for the lock", "You are in the queue; wait until you hold the lock.")
-        }
-        Rejection::Unverifiable => {
-            ("The lock cannot be verified at present", "Nothing was forwarded; send the same request again later.")
-        }
+        Rejection::NotYetOwner => (
+            "The sender still waits for the lock",
+            "You are in the queue; wait until you hold the lock.",
+        ),
+        Rejection::Unverifiable => (
+            "The lock cannot be verified at present",
+            "Nothing was forwarded; send the same request again later.",
+        ),
         Rejection::StoreRegressed => (
             "The lock store shows an older state than before",
             "Nothing is admitted until a new tenure begins or the operator accepts the store's state.",
@@ -93,6 +102,8 @@ pub fn explanation(reason: Rejection) -> (&'static str, &'static str) {
             "Requests of an earlier holder may still be at the worker",
             "Nothing was forwarded; send the same request again later.",
         ),
-        Rejection::Draining => ("The proxy is about to stop", "Nothing was forwarded; send the same request again."),
+        Rejection::Draining => {
+            ("The proxy is about to stop", "Nothing was forwarded; send the same request again.")
+        }
     }
 }

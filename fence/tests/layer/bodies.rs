@@ -27,8 +27,12 @@ pub(crate) fn pieces() -> (mpsc::UnboundedSender<&'static str>, Pieces) {
     (sender, Pieces(receiver))
 }
 
-/// A request of "a" that is let in: what its client sends, and what its handler reads, which the test does in its place.
-async fn taken(layer: &FenceLayer, revision: u64) -> (mpsc::UnboundedSender<&'static str>, RequestBody<Pieces>) {
+/// A request of "a" that is let in: what its client sends, and what its handler reads, which the
+/// test does in its place.
+async fn taken(
+    layer: &FenceLayer,
+    revision: u64,
+) -> (mpsc::UnboundedSender<&'static str>, RequestBody<Pieces>) {
     let (sender, body) = pieces();
     let (hand, mut taken) = mpsc::unbounded_channel();
     let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
@@ -43,8 +47,13 @@ impl Body for Pieces {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes())))))
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0
+            .poll_recv(cx)
+            .map(|piece| piece.map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes())))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -82,7 +91,8 @@ impl Upload {
             }
         });
         let request = with_body(owner, revision, body);
-        let answered = tokio::spawn(async move { text(send(&layer, handler, request).await).await });
+        let answered =
+            tokio::spawn(async move { text(send(&layer, handler, request).await).await });
         timeout(PATIENCE, begun.opened()).await.expect("the request is let in");
         Upload { pieces: sender, log, answered }
     }
@@ -113,7 +123,8 @@ async fn a_body_is_read_to_its_end_within_its_tenure() {
 }
 
 #[tokio::test]
-async fn a_handler_that_waits_for_a_piece_learns_at_once_that_the_tenure_has_ended_and_lets_the_next_in() {
+async fn a_handler_that_waits_for_a_piece_learns_at_once_that_the_tenure_has_ended_and_lets_the_next_in()
+ {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG).max_age(LONG));
     let old = scene.takes("a");
@@ -187,7 +198,8 @@ async fn a_body_of_which_nothing_is_to_come_stays_whole_after_its_tenure() {
 #[tokio::test]
 async fn a_body_pauses_while_nobody_knows_whether_its_tenure_goes_on() {
     let scene = Scene::new();
-    let layer = scene.layer(|lock| lock.max_age(SHORT * 2).confirm_timeout(SHORT).handoff_timeout(LONG));
+    let layer =
+        scene.layer(|lock| lock.max_age(SHORT * 2).confirm_timeout(SHORT).handoff_timeout(LONG));
     let revision = scene.takes("a");
     let (sender, mut body) = taken(&layer, revision).await;
     scene.store.pause();
@@ -210,7 +222,8 @@ async fn a_body_pauses_while_nobody_knows_whether_its_tenure_goes_on() {
     assert_eq!(piece.unwrap().unwrap().into_data().unwrap(), "one");
 }
 
-/// What dates all locks below a prefix together, and began anew, does not speak for one that was read before.
+/// What dates all locks below a prefix together, and began anew, does not speak for one that was
+/// read before.
 #[tokio::test]
 async fn a_body_that_pauses_has_its_lock_read_by_itself() {
     let scene = Scene::new();
@@ -226,14 +239,18 @@ async fn a_body_that_pauses_has_its_lock_read_by_itself() {
     scene.store.hold_watches();
     scene.store.delete("/shards/3/lock"); // Nobody is told what is missing.
     let before = scene.store.calls().ranges_whole;
-    eventually("the lock is read", async || (scene.store.calls().ranges_whole > before).then_some(())).await;
+    eventually("the lock is read", async || {
+        (scene.store.calls().ranges_whole > before).then_some(())
+    })
+    .await;
     upload.pieces.send("two").unwrap();
     upload.until(&["one", "two"]).await;
     drop(upload.pieces);
     assert_eq!(upload.answered.await.unwrap(), "read");
 }
 
-/// Its tenure is one that the restored store does not know of. News of the one before it are young again, and nobody believes them.
+/// Its tenure is one that the restored store does not know of. News of the one before it are young
+/// again, and nobody believes them.
 #[tokio::test]
 async fn a_body_does_not_go_on_by_the_news_of_a_store_that_went_back() {
     let scene = Scene::new();
@@ -252,7 +269,10 @@ async fn a_body_does_not_go_on_by_the_news_of_a_store_that_went_back() {
     }
     upload.pieces.send("one").unwrap();
     let before = scene.store.calls().ranges_whole;
-    eventually("there are news of that", async || (scene.store.calls().ranges_whole >= before + 5).then_some(())).await;
+    eventually("there are news of that", async || {
+        (scene.store.calls().ranges_whole >= before + 5).then_some(())
+    })
+    .await;
     assert_eq!(upload.log.lines(), [""; 0]);
     scene.takes("c");
     assert_eq!(upload.answered.await.unwrap(), "read");

@@ -15,7 +15,8 @@ fn builder(fence: &Fence, (written, layout): (&str, Layout)) -> LayerBuilder {
     builder.layout(layout)
 }
 
-/// What is wrong with two layers of one fence, in whatever order they are made; `None` if nothing is.
+/// What is wrong with two layers of one fence, in whatever order they are made; `None` if nothing
+/// is.
 fn at_odds(one: (&str, Layout), other: (&str, Layout)) -> Option<InvalidLock> {
     let [forth, back] = [(one, other), (other, one)].map(|(first, second)| {
         let Scene { fence, .. } = Scene::new();
@@ -42,7 +43,10 @@ async fn no_two_layers_read_a_lock_in_different_ways() {
         assert!(matches!(odd, Some(InvalidLock::Conflict(..))), "{one:?} {other:?}: {odd:?}");
     }
     let named = at_odds(("/shards/*", Key), ("/shards/2/lock", Mutex)).unwrap().to_string();
-    assert_eq!(named, "the record of /shards/2/lock is read in another way by the layer of /shards/…");
+    assert_eq!(
+        named,
+        "the record of /shards/2/lock is read in another way by the layer of /shards/…"
+    );
 }
 
 #[tokio::test]
@@ -81,8 +85,10 @@ async fn locks_that_are_not_in_each_others_way_may_be_of_one_fence() {
 async fn what_means_nothing_for_a_record_is_refused() {
     let scene = Scene::new();
     type Set = fn(LayerBuilder) -> LayerBuilder;
-    let settings: [(&str, Set); 2] =
-        [("owner_field", |lock| lock.owner_field("who")), ("free_value", |lock| lock.free_value("nobody"))];
+    let settings: [(&str, Set); 2] = [
+        ("owner_field", |lock| lock.owner_field("who")),
+        ("free_value", |lock| lock.free_value("nobody")),
+    ];
     for (name, set) in settings {
         for layout in [Layout::Election, Layout::Mutex] {
             let refused = set(scene.fence.lock(LOCK).layout(layout)).layer().unwrap_err();
@@ -94,7 +100,8 @@ async fn what_means_nothing_for_a_record_is_refused() {
     assert!(scene.fence.lock(LOCK).owner_field("who").free_value("").layer().is_ok());
 }
 
-/// A time that no clock reaches would panic wherever it is added to the present: at a barrier, or while a panic is handled.
+/// A time that no clock reaches would panic wherever it is added to the present: at a barrier, or
+/// while a panic is handled.
 #[tokio::test]
 async fn a_time_of_a_layer_has_bounds() {
     let scene = Scene::new();
@@ -113,7 +120,10 @@ async fn a_time_of_a_layer_has_bounds() {
         }
         for time in [Duration::ZERO, min - of(1), max + of(1), Duration::MAX] {
             let refused = with(time).unwrap_err();
-            assert!(matches!(refused, InvalidLock::Time { setting, .. } if setting == name), "{refused}");
+            assert!(
+                matches!(refused, InvalidLock::Time { setting, .. } if setting == name),
+                "{refused}"
+            );
         }
     }
 }

@@ -63,7 +63,10 @@ async fn a_call_may_name_the_lock_and_no_other() {
     let layer = scene.layer(|lock| lock);
     let revision = scene.takes("a");
     assert_eq!(answered(&layer, naming(LOCK, call("a", revision))).await, "204");
-    assert_eq!(answered(&layer, naming("/other", call("a", revision))).await, "400 lock-not-allowed");
+    assert_eq!(
+        answered(&layer, naming("/other", call("a", revision))).await,
+        "400 lock-not-allowed"
+    );
     let mut token = call("a", revision);
     token.headers_mut().remove("fence-revision");
     assert_eq!(answered(&layer, token).await, "428 token-missing");
@@ -76,12 +79,18 @@ async fn a_call_names_a_lock_of_other_characters_as_it_is_or_percent_encoded() {
     let revision = scene.takes_key(key, "a");
     assert_eq!(answered(&one, naming_in_bytes(key, call("a", revision))).await, "204");
     assert_eq!(answered(&one, naming("/%C3%BC%20x/lock", call("a", revision))).await, "204");
-    assert_eq!(answered(&one, naming("/%c3%bc%20x/lock", call("a", revision))).await, "400 lock-not-allowed");
+    assert_eq!(
+        answered(&one, naming("/%c3%bc%20x/lock", call("a", revision))).await,
+        "400 lock-not-allowed"
+    );
 
     // Where keys are found, one that looks percent-encoded is a key of its own.
     let found = scene.fence.locks_below("/", |_| None).layer().unwrap();
     assert_eq!(answered(&found, naming_in_bytes(key, call("a", revision))).await, "204");
-    assert_eq!(answered(&found, naming("/%C3%BC%20x/lock", call("a", revision))).await, "412 no-owner");
+    assert_eq!(
+        answered(&found, naming("/%C3%BC%20x/lock", call("a", revision))).await,
+        "412 no-owner"
+    );
 }
 
 #[tokio::test]
@@ -90,7 +99,10 @@ async fn where_locks_are_found_in_requests_a_call_has_to_name_one() {
     let layer = scene.fence.locks_below("/shards/", |_| LockKey::new(LOCK).ok()).layer().unwrap();
     let revision = scene.takes("a");
     assert_eq!(answered(&layer, naming(LOCK, call("a", revision))).await, "204");
-    assert_eq!(answered(&layer, naming("/other", call("a", revision))).await, "400 lock-not-allowed");
+    assert_eq!(
+        answered(&layer, naming("/other", call("a", revision))).await,
+        "400 lock-not-allowed"
+    );
     assert_eq!(answered(&layer, call("a", revision)).await, "400 lock-not-allowed");
 }
 
@@ -104,7 +116,8 @@ async fn only_a_post_to_that_path_is_a_call_and_only_where_the_layer_answers_it(
     assert_eq!(answered(&layer, get).await, "200");
     let elsewhere = scene.layer(|lock| lock.answers_fence_call(false));
     assert_eq!(answered(&elsewhere, call("a", revision)).await, "200", "the handler's");
-    let service: Response<Full<Bytes>> = elsewhere.fence_call().oneshot(request("a", revision)).await.unwrap();
+    let service: Response<Full<Bytes>> =
+        elsewhere.fence_call().oneshot(request("a", revision)).await.unwrap();
     assert_eq!(outcome(&service), "204");
     let refused = elsewhere.fence_call().oneshot(request("b", revision)).await.unwrap();
     assert_eq!(outcome(&refused), "412 not-owner");

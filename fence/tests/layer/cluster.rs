@@ -28,7 +28,11 @@ impl Cluster {
     pub(crate) async fn start() -> Cluster {
         // Elections so short that it grants leases of one second.
         let election = Some(Duration::from_millis(200));
-        let options = EtcdOptions { heartbeat: Some(Duration::from_millis(20)), election, ..EtcdOptions::default() };
+        let options = EtcdOptions {
+            heartbeat: Some(Duration::from_millis(20)),
+            election,
+            ..EtcdOptions::default()
+        };
         let member = Etcd::start_with(EtcdVersion::V3_5, &options).await;
         let client = Client::connect([member.endpoint()], None).await.unwrap();
         Cluster { member, client }
@@ -74,8 +78,11 @@ impl Cluster {
 /// Serves a handler behind the layer over HTTP/1.1 and HTTP/2, for as long as the runtime goes on.
 pub(crate) async fn serve<S>(layer: &FenceLayer, handler: S) -> SocketAddr
 where
-    S: Service<Request<RequestBody<Incoming>>, Response = Response<Full<Bytes>>, Error = Infallible>
-        + Clone
+    S: Service<
+            Request<RequestBody<Incoming>>,
+            Response = Response<Full<Bytes>>,
+            Error = Infallible,
+        > + Clone
         + Send
         + 'static,
     S::Future: Send + 'static,
@@ -86,7 +93,10 @@ where
 /// The same for whatever answers requests.
 pub(crate) async fn listen<S, R>(service: S) -> SocketAddr
 where
-    S: Service<Request<Incoming>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<R>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send + 'static,
     R: Body<Data = Bytes, Error: Error + Send + Sync> + Send + 'static,
 {
@@ -98,7 +108,9 @@ where
             let (stream, _) = listener.accept().await.unwrap();
             let service = service.clone();
             tokio::spawn(async move {
-                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+                let _ = auto::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
             });
         }
     });

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use fencepost_fence::{Fence, FenceLayer, Layout, RequestBody};
 use fencepost_tests::{
-    Authority, Connection, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, FreePort, PATIENCE, Tokens, eventually,
-    replace_file,
+    Authority, Connection, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, FreePort, PATIENCE,
+    Tokens, eventually, replace_file,
 };
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -29,7 +29,12 @@ async fn noting(layer: &FenceLayer, log: &Log) -> SocketAddr {
             let running = running(&request);
             let (head, body) = request.into_parts();
             match body.collect().await {
-                Ok(_) => log.add(format!("{} {}@{}", head.uri.path(), running.owner(), running.revision())),
+                Ok(_) => log.add(format!(
+                    "{} {}@{}",
+                    head.uri.path(),
+                    running.owner(),
+                    running.revision()
+                )),
                 Err(error) => log.add(format!("{} broken: {error}", head.uri.path())),
             }
             Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("applied")))
@@ -87,8 +92,13 @@ async fn an_upload_over_http_is_cut_when_its_tenure_ends() {
     let server = noting(&layer, &log).await;
     let old = cluster.put(LOCK, "a").await;
     let mut upload = Connection::open(server).await.unwrap();
-    let head = format!("POST /old HTTP/1.1\r\nHost: worker\r\nFence-Owner: a\r\nFence-Revision: {old}\r\n");
-    upload.send(format!("{head}Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n")).await.unwrap();
+    let head = format!(
+        "POST /old HTTP/1.1\r\nHost: worker\r\nFence-Owner: a\r\nFence-Revision: {old}\r\n"
+    );
+    upload
+        .send(format!("{head}Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"))
+        .await
+        .unwrap();
     // The handler asks for the body: the request has been let in.
     assert_eq!(upload.response().await.unwrap().status, 100);
     upload.send("4\r\npart\r\n").await.unwrap();
@@ -152,7 +162,8 @@ async fn until_refused(layer: &FenceLayer, owner: &str, revision: u64) -> String
     .await
 }
 
-/// A read that began after the request arrived admits it; any other would admit what has just ended.
+/// A read that began after the request arrived admits it; any other would admit what has just
+/// ended.
 #[tokio::test]
 async fn a_linearizable_layer_asks_etcd_about_each_request() {
     let cluster = Cluster::start().await;
@@ -185,7 +196,11 @@ async fn without_etcd_nobody_is_let_in_and_each_request_is_answered_in_time() {
     }
     // etcd's own calls fail after 1.5 s.
     assert!(quickest >= confirm_timeout && quickest < Duration::from_secs(1), "{quickest:?}");
-    assert_eq!(verdict(&layer, "b", revision).await, "412 not-owner", "what is known refuses all the same");
+    assert_eq!(
+        verdict(&layer, "b", revision).await,
+        "412 not-owner",
+        "what is known refuses all the same"
+    );
     cluster.member.resume();
     eventually("the holder is let in again", &is_let_in).await;
 }
@@ -202,10 +217,15 @@ async fn a_fence_that_never_reached_etcd_refuses_and_is_not_ready() {
 #[tokio::test]
 async fn only_the_cluster_that_is_meant_is_believed() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let put: serde_json::Value = serde_json::from_str(&etcd.etcdctl(&["put", LOCK, "a", "-w", "json"]).await).unwrap();
-    let (revision, id) = (put["header"]["revision"].as_u64().unwrap(), put["header"]["cluster_id"].as_u64().unwrap());
+    let put: serde_json::Value =
+        serde_json::from_str(&etcd.etcdctl(&["put", LOCK, "a", "-w", "json"]).await).unwrap();
+    let (revision, id) = (
+        put["header"]["revision"].as_u64().unwrap(),
+        put["header"]["cluster_id"].as_u64().unwrap(),
+    );
     let fence = |id| Fence::etcd([etcd.endpoint()]).cluster_id(id).build().unwrap();
-    let layer_of = |fence: &Fence| fence.lock(LOCK).confirm_timeout(Duration::from_secs(1)).layer().unwrap();
+    let layer_of =
+        |fence: &Fence| fence.lock(LOCK).confirm_timeout(Duration::from_secs(1)).layer().unwrap();
     let (meant, other) = (fence(id), fence(id ^ 1));
     let layers = (layer_of(&meant), layer_of(&other));
     timeout(PATIENCE, meant.ready()).await.expect("the lock is read");
@@ -214,12 +234,14 @@ async fn only_the_cluster_that_is_meant_is_believed() {
     assert!(!other.is_ready());
 }
 
-/// An etcd that wants a certificate and a login, and in it the lock, held by `a` under that revision.
+/// An etcd that wants a certificate and a login, and in it the lock, held by `a` under that
+/// revision.
 async fn secure() -> (Etcd, Arc<EtcdSecurity>, u64) {
     let security = EtcdSecurity::new(Tokens::Simple(Duration::from_secs(300)));
     let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
     let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
-    let put: serde_json::Value = serde_json::from_str(&etcd.etcdctl(&["put", LOCK, "a", "-w", "json"]).await).unwrap();
+    let put: serde_json::Value =
+        serde_json::from_str(&etcd.etcdctl(&["put", LOCK, "a", "-w", "json"]).await).unwrap();
     etcd.enable_users().await;
     std::fs::write(security.directory().join("password"), "root\n").unwrap();
     (etcd, security, put["header"]["revision"].as_u64().unwrap())
@@ -229,9 +251,12 @@ async fn secure() -> (Etcd, Arc<EtcdSecurity>, u64) {
 async fn etcd_may_ask_for_tls_a_certificate_and_a_login() {
     let (etcd, security, revision) = secure().await;
     let (certificate, key) = security.client();
-    let stranger = Fence::etcd([etcd.endpoint()]).ca_file(security.ca()).identity_files(certificate, key);
-    let layer_of = |fence: &Fence| fence.lock(LOCK).confirm_timeout(Duration::from_secs(1)).layer().unwrap();
-    let fence = stranger.clone().user("root", security.directory().join("password")).build().unwrap();
+    let stranger =
+        Fence::etcd([etcd.endpoint()]).ca_file(security.ca()).identity_files(certificate, key);
+    let layer_of =
+        |fence: &Fence| fence.lock(LOCK).confirm_timeout(Duration::from_secs(1)).layer().unwrap();
+    let fence =
+        stranger.clone().user("root", security.directory().join("password")).build().unwrap();
     let layer = layer_of(&fence);
     timeout(PATIENCE, fence.ready()).await.expect("the lock is read");
     assert_eq!(verdict(&layer, "a", revision).await, "200");

@@ -12,10 +12,16 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tower::service_fn;
 
-use crate::scene::{Door, LONG, Log, SHORT, Scene, answer, outcome, request, running, send, text, verdict};
+use crate::scene::{
+    Door, LONG, Log, SHORT, Scene, answer, outcome, request, running, send, text, verdict,
+};
 
 /// A handler that waits before a door, then answers.
-async fn behind(door: Door, log: Log, request: Request<RequestBody<Full<Bytes>>>) -> Response<Full<Bytes>> {
+async fn behind(
+    door: Door,
+    log: Log,
+    request: Request<RequestBody<Full<Bytes>>>,
+) -> Response<Full<Bytes>> {
     let revision = running(&request).revision();
     log.add(format!("begin {revision}"));
     door.pass().await;
@@ -42,7 +48,8 @@ pub(crate) async fn waits_there(
 }
 
 #[tokio::test]
-async fn a_new_tenure_waits_for_the_requests_of_the_old_one_and_is_let_in_when_the_last_has_ended() {
+async fn a_new_tenure_waits_for_the_requests_of_the_old_one_and_is_let_in_when_the_last_has_ended()
+{
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG));
     let (first, second, log) = (Door::default(), Door::default(), Log::default());
@@ -78,7 +85,11 @@ async fn who_waits_too_long_is_told_so_and_the_barrier_still_stands() {
         assert_eq!(outcome(&refused), "503 handoff-timeout");
         assert_eq!(refused.headers()["retry-after"], "1");
     }
-    assert_eq!(verdict(&layer, "a", old).await, "412 stale-tenure", "the old tenure is over all the same");
+    assert_eq!(
+        verdict(&layer, "a", old).await,
+        "412 stale-tenure",
+        "the old tenure is over all the same"
+    );
     door.open.open();
     drop(running.await.unwrap());
     assert_eq!(verdict(&layer, "b", new).await, "200");
@@ -92,7 +103,11 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &Log::default(), "a", old).await;
     let new = scene.takes("b");
-    assert_eq!(verdict(&scene.impatient_layer(), "b", new).await, "503 handoff-timeout", "the new tenure is known");
+    assert_eq!(
+        verdict(&scene.impatient_layer(), "b", new).await,
+        "503 handoff-timeout",
+        "the new tenure is known"
+    );
     let mut waiting = Vec::new();
     for number in 0..20 {
         let (log, layer) = (log.clone(), layer.clone());
@@ -100,7 +115,8 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
             log.add(number);
             answer(request)
         });
-        let mut sent = Box::pin(async move { outcome(&send(&layer, handler, request("b", new)).await) });
+        let mut sent =
+            Box::pin(async move { outcome(&send(&layer, handler, request("b", new)).await) });
         // It needs not ask the store, so that the first look brings it to its place.
         tokio::select! {
             biased;
@@ -111,7 +127,8 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
     }
     door.open.open();
     drop(running.await.unwrap());
-    // The barrier is open, and those that wait have not been woken yet: whoever comes now queues behind them.
+    // The barrier is open, and those that wait have not been woken yet: whoever comes now queues
+    // behind them.
     let last = log.clone();
     let handler = service_fn(move |request| {
         last.add(20);
@@ -133,7 +150,11 @@ async fn nobody_is_let_in_between_one_that_waited_and_the_beginning_of_its_handl
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &Log::default(), "a", old).await;
     let new = scene.takes("b");
-    assert_eq!(verdict(&scene.impatient_layer(), "b", new).await, "503 handoff-timeout", "the new tenure is known");
+    assert_eq!(
+        verdict(&scene.impatient_layer(), "b", new).await,
+        "503 handoff-timeout",
+        "the new tenure is known"
+    );
     let (of_late, noted) = (layer.clone(), log.clone());
     let handler = service_fn(move |request| {
         let (layer, log) = (of_late.clone(), noted.clone());
@@ -164,13 +185,18 @@ async fn nobody_is_let_in_between_one_that_waited_and_the_beginning_of_its_handl
 async fn who_has_to_ask_the_store_in_its_turn_steps_aside_and_is_let_in_by_what_that_answers() {
     let scene = Scene::new();
     let max_age = SHORT * 10;
-    let asks = scene.layer(|lock| lock.handoff_timeout(LONG).max_age(max_age).confirm_timeout(SHORT * 50));
+    let asks =
+        scene.layer(|lock| lock.handoff_timeout(LONG).max_age(max_age).confirm_timeout(SHORT * 50));
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG).max_age(LONG));
     let (door, log) = (Door::default(), Log::default());
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &log, "a", old).await;
     let new = scene.takes("b");
-    assert_eq!(verdict(&scene.impatient_layer(), "b", new).await, "503 handoff-timeout", "the new tenure is known");
+    assert_eq!(
+        verdict(&scene.impatient_layer(), "b", new).await,
+        "503 handoff-timeout",
+        "the new tenure is known"
+    );
     let [mut first, mut second] = [&asks, &layer].map(|layer| Box::pin(verdict(layer, "b", new)));
     tokio::select! {
         biased;
@@ -179,10 +205,15 @@ async fn who_has_to_ask_the_store_in_its_turn_steps_aside_and_is_let_in_by_what_
         () = std::future::ready(()) => {}
     }
     let before = scene.store.calls().reads;
-    eventually("there are news since it came", async || (scene.store.calls().reads >= before + 2).then_some(())).await;
+    eventually("there are news since it came", async || {
+        (scene.store.calls().reads >= before + 2).then_some(())
+    })
+    .await;
     scene.store.pause();
-    let impatient = scene.layer(|lock| lock.handoff_timeout(SHORT).max_age(max_age).confirm_timeout(SHORT));
-    let is_unsure = async || (verdict(&impatient, "b", new).await == "503 unverifiable").then_some(());
+    let impatient =
+        scene.layer(|lock| lock.handoff_timeout(SHORT).max_age(max_age).confirm_timeout(SHORT));
+    let is_unsure =
+        async || (verdict(&impatient, "b", new).await == "503 unverifiable").then_some(());
     eventually("its news are too old", is_unsure).await;
     door.open.open();
     drop(running.await.unwrap());
@@ -203,7 +234,11 @@ async fn those_that_are_let_in_one_after_the_other_run_beside_each_other() {
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &log, "a", old).await;
     let new = scene.takes("b");
-    assert_eq!(verdict(&scene.impatient_layer(), "b", new).await, "503 handoff-timeout", "the new tenure is known");
+    assert_eq!(
+        verdict(&scene.impatient_layer(), "b", new).await,
+        "503 handoff-timeout",
+        "the new tenure is known"
+    );
     // Each answers when all are there.
     let together = Arc::new(tokio::sync::Barrier::new(3));
     let sent = (0..3).map(|_| {
@@ -234,7 +269,11 @@ async fn a_thousand_requests_wait_at_a_barrier_and_one_more_is_answered_at_once(
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &log, "a", old).await;
     let new = scene.takes("b");
-    assert_eq!(verdict(&scene.impatient_layer(), "b", new).await, "503 handoff-timeout", "the new tenure is known");
+    assert_eq!(
+        verdict(&scene.impatient_layer(), "b", new).await,
+        "503 handoff-timeout",
+        "the new tenure is known"
+    );
     let mut waiting = Vec::new();
     for _ in 0..1000 {
         let mut sent = Box::pin(verdict(&layer, "b", new));
@@ -271,7 +310,10 @@ impl tower::Service<Request<RequestBody<Full<Bytes>>>> for AsksFirst {
     type Error = Infallible;
     type Future = std::future::Ready<Result<Response<Full<Bytes>>, Infallible>>;
 
-    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Infallible>> {
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Infallible>> {
         self.is_ready = true;
         std::task::Poll::Ready(Ok(()))
     }

@@ -27,11 +27,13 @@ async fn held_up(scene: &Scene, layer: &FenceLayer, since: Instant) -> Duration 
 /// Sends a request of `a`, at whose handler there is a panic.
 async fn panics_there(layer: &FenceLayer, revision: u64) {
     let layer = layer.clone();
-    let panicking =
-        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+    let panicking = service_fn(
+        async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
             panic!("on purpose")
-        });
-    let sent = tokio::spawn(async move { send(&layer, panicking, request("a", revision)).await.status() });
+        },
+    );
+    let sent =
+        tokio::spawn(async move { send(&layer, panicking, request("a", revision)).await.status() });
     assert!(sent.await.unwrap_err().is_panic());
 }
 
@@ -42,16 +44,19 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_millis(700);
 async fn a_request_whose_handler_panics_counts_until_its_time_has_come() {
     let scene = Scene::new();
     // No news of the lock wakes whoever waits.
-    let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG).max_age(LONG));
+    let layer =
+        scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG).max_age(LONG));
     let old = scene.takes("a");
     let sending = layer.clone();
-    let panicking =
-        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+    let panicking = service_fn(
+        async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
             tokio::task::yield_now().await;
             panic!("on purpose")
-        });
+        },
+    );
     let since = Instant::now();
-    let sent = tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
+    let sent =
+        tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
     assert!(sent.await.unwrap_err().is_panic());
     assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
 }
@@ -98,7 +103,8 @@ async fn a_panic_of_what_a_handler_has_begun_counts_like_its_own() {
 async fn a_panic_of_what_a_handler_has_begun_counts_at_each_lock_that_its_request_needed() {
     let scene = Scene::new();
     let outer = scene.impatient_layer();
-    let [owner, revision, lock] = ["x-owner", "x-revision", "x-lock"].map(http::HeaderName::from_static);
+    let [owner, revision, lock] =
+        ["x-owner", "x-revision", "x-lock"].map(http::HeaderName::from_static);
     let inner = scene.fence.lock("/other").headers(owner, revision, lock).layer().unwrap();
     let (old, other) = (scene.takes("a"), scene.store.put("/other", "a").get());
     let begins = service_fn(async |request: Request<RequestBody<RequestBody<Full<Bytes>>>>| {
@@ -115,29 +121,37 @@ async fn a_panic_of_what_a_handler_has_begun_counts_at_each_lock_that_its_reques
     both.headers_mut().insert("x-revision", other.into());
     drop(send(&outer, tower::Layer::layer(&inner, begins), both).await);
     let new = scene.takes("b");
-    assert_eq!(verdict(&outer, "b", new).await, "503 handoff-timeout", "it may have left anything behind");
+    assert_eq!(
+        verdict(&outer, "b", new).await,
+        "503 handoff-timeout",
+        "it may have left anything behind"
+    );
 }
 
 #[tokio::test]
 async fn a_panic_of_a_detached_handler_is_its_callers() {
     let scene = Scene::new();
-    let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG).detached(true));
+    let layer = scene
+        .layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG).detached(true));
     let old = scene.takes("a");
     let sending = layer.clone();
-    let panicking =
-        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+    let panicking = service_fn(
+        async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
             tokio::task::yield_now().await;
             panic!("on purpose")
-        });
+        },
+    );
     let since = Instant::now();
-    let sent = tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
+    let sent =
+        tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
     assert_eq!(sent.await.unwrap_err().into_panic().downcast_ref(), Some(&"on purpose"));
     assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
 }
 
 /// Nobody ends an orphan whose time has come: it is the last request that wakes whoever waits.
 #[tokio::test]
-async fn who_waits_gets_in_with_the_last_request_that_runs_though_a_panic_of_its_tenure_is_not_forgotten() {
+async fn who_waits_gets_in_with_the_last_request_that_runs_though_a_panic_of_its_tenure_is_not_forgotten()
+ {
     let scene = Scene::new();
     // Neither news of the lock nor the deadline wakes whoever waits.
     let layer = scene.layer(|lock| lock.orphan_timeout(SHORT).handoff_timeout(LONG).max_age(LONG));
@@ -166,7 +180,10 @@ impl http_body::Body for Broken {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         panic!("on purpose")
     }
 }
@@ -176,7 +193,9 @@ async fn a_request_whose_response_panics_counts_until_its_time_has_come() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG));
     let old = scene.takes("a");
-    let broken = service_fn(async |_: Request<RequestBody<Full<Bytes>>>| Ok::<_, Infallible>(Response::new(Broken)));
+    let broken = service_fn(async |_: Request<RequestBody<Full<Bytes>>>| {
+        Ok::<_, Infallible>(Response::new(Broken))
+    });
     let response = send(&layer, broken, request("a", old)).await;
     let since = Instant::now();
     let read = tokio::spawn(async move { response.into_body().collect().await.is_ok() });

@@ -23,7 +23,11 @@ async fn streamed(layer: &FenceLayer, revision: u64, content_type: &'static str)
     let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
     let handler = service_fn(move |_: Request<RequestBody<Full<Bytes>>>| {
         let body = body.lock().unwrap().take().unwrap();
-        async move { Ok::<_, Infallible>(Response::builder().header("content-type", content_type).body(body).unwrap()) }
+        async move {
+            Ok::<_, Infallible>(
+                Response::builder().header("content-type", content_type).body(body).unwrap(),
+            )
+        }
     });
     let mut body = send(layer, handler, request("a", revision)).await.into_body();
     sender.send("one").unwrap();
@@ -38,13 +42,15 @@ async fn an_event_stream_is_cut_when_its_tenure_ends_and_the_next_is_let_in() {
     let old = scene.takes("a");
     let (_sender, mut body) = streamed(&layer, old, "text/event-stream; charset=utf-8").await;
     let new = scene.takes("b");
-    let (cut, let_in) = tokio::join!(timeout(PATIENCE, body.frame()), timeout(PATIENCE, verdict(&layer, "b", new)));
+    let (cut, let_in) =
+        tokio::join!(timeout(PATIENCE, body.frame()), timeout(PATIENCE, verdict(&layer, "b", new)));
     assert!(matches!(cut.unwrap(), Some(Err(BodyError::Cut))));
     assert_eq!(let_in.unwrap(), "200");
     assert!(body.frame().await.is_none());
 }
 
-/// Servers poll no body whose client takes nothing: nobody would ever look whether the tenure goes on.
+/// Servers poll no body whose client takes nothing: nobody would ever look whether the tenure goes
+/// on.
 #[tokio::test]
 async fn an_event_stream_that_nobody_reads_holds_up_no_tenure() {
     let scene = Scene::new();
@@ -101,7 +107,8 @@ async fn any_response_is_cut_where_the_layer_says_so() {
     let old = scene.takes("a");
     let (_sender, mut body) = streamed(&layer, old, "application/json").await;
     // In a task of its own: whoever waits for it does not look for it.
-    let reader = tokio::spawn(async move { matches!(body.frame().await, Some(Err(BodyError::Cut))) });
+    let reader =
+        tokio::spawn(async move { matches!(body.frame().await, Some(Err(BodyError::Cut))) });
     tokio::task::yield_now().await;
     scene.takes("b");
     assert!(timeout(PATIENCE, reader).await.unwrap().unwrap());

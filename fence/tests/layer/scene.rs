@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_fence::{Fence, FenceLayer, LayerBuilder, MemoryStore, RequestBody, ResponseBody, WorkerPermit};
+use fencepost_fence::{
+    Fence, FenceLayer, LayerBuilder, MemoryStore, RequestBody, ResponseBody, WorkerPermit,
+};
 use fencepost_tests::{Latch, PATIENCE};
 use http::{Request, Response};
 use http_body::Body;
@@ -89,7 +91,11 @@ pub(crate) fn request(owner: &str, revision: u64) -> Request<Full<Bytes>> {
 }
 
 pub(crate) fn with_body<B>(owner: &str, revision: u64, body: B) -> Request<B> {
-    Request::post("/apply").header("fence-owner", owner).header("fence-revision", revision).body(body).unwrap()
+    Request::post("/apply")
+        .header("fence-owner", owner)
+        .header("fence-revision", revision)
+        .body(body)
+        .unwrap()
 }
 
 /// The guard that a handler gets.
@@ -98,19 +104,31 @@ pub(crate) fn running<B>(request: &Request<B>) -> WorkerPermit {
 }
 
 /// Answers at once.
-pub(crate) async fn answer<B>(_: Request<RequestBody<B>>) -> Result<Response<Full<Bytes>>, Infallible> {
+pub(crate) async fn answer<B>(
+    _: Request<RequestBody<B>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::from("done")))
 }
 
 /// Sends one request through the layer to that handler, and waits for the head of the response.
-pub(crate) async fn send<S, B, R>(layer: &FenceLayer, handler: S, request: Request<B>) -> Response<ResponseBody<R>>
+pub(crate) async fn send<S, B, R>(
+    layer: &FenceLayer,
+    handler: S,
+    request: Request<B>,
+) -> Response<ResponseBody<R>>
 where
-    S: Service<Request<RequestBody<B>>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<RequestBody<B>>, Response = Response<R>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send + 'static,
     B: Body + Send + 'static,
     R: Body<Data = Bytes, Error: Send> + Send + 'static,
 {
-    timeout(PATIENCE, layer.layer(handler).oneshot(request)).await.expect("an answer in time").unwrap()
+    timeout(PATIENCE, layer.layer(handler).oneshot(request))
+        .await
+        .expect("an answer in time")
+        .unwrap()
 }
 
 /// The status of what is answered and why, if it is refused.
@@ -134,6 +152,10 @@ where
     R: Body<Data = Bytes>,
     R::Error: fmt::Debug,
 {
-    let bytes = timeout(PATIENCE, response.into_body().collect()).await.expect("the body in time").unwrap().to_bytes();
+    let bytes = timeout(PATIENCE, response.into_body().collect())
+        .await
+        .expect("the body in time")
+        .unwrap()
+        .to_bytes();
     String::from_utf8_lossy(&bytes).into_owned()
 }

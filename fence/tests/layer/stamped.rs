@@ -18,7 +18,9 @@ async fn a_holder_is_let_in_and_learns_what_to_do_when_it_is_not() {
     let fence = cluster.fence();
     let layer = fence.lock(LOCK).handoff_timeout(SHORT).layer().unwrap();
     let etcd = Etcd::at([cluster.member.endpoint()]).unwrap();
-    let acquire = async |owner: &str| Lock::builder(LOCK, owner).build(&etcd).unwrap().acquire().await.unwrap();
+    let acquire = async |owner: &str| {
+        Lock::builder(LOCK, owner).build(&etcd).unwrap().acquire().await.unwrap()
+    };
     let plain = || Request::new(Full::<Bytes>::default());
     let behind = |tenure: &fencepost_hold::Tenure| {
         ServiceBuilder::new().layer(tenure.stamp()).layer(layer.clone()).service(service_fn(answer))
@@ -35,7 +37,10 @@ async fn a_holder_is_let_in_and_learns_what_to_do_when_it_is_not() {
     let Err(StampError::Refused(waits)) = behind(&second).oneshot(plain()).await else {
         panic!("the first still runs")
     };
-    assert_eq!((waits.reason, waits.action), (Reason::Known(Rejection::HandoffTimeout), Action::Retry));
+    assert_eq!(
+        (waits.reason, waits.action),
+        (Reason::Known(Rejection::HandoffTimeout), Action::Retry)
+    );
     assert!(waits.retry_after.is_some() && waits.decision.is_some());
     drop(running);
     assert!(behind(&second).oneshot(plain()).await.is_ok());
@@ -46,15 +51,22 @@ async fn a_holder_is_let_in_and_learns_what_to_do_when_it_is_not() {
     assert!(behind(&third).oneshot(plain()).await.is_ok());
     let replayed = service_fn(|request: Request<Full<Bytes>>| {
         let (mut request, layer) = (request, layer.clone());
-        request.headers_mut().insert("fence-revision", http::HeaderValue::from(third.revision().get() - 1));
+        request
+            .headers_mut()
+            .insert("fence-revision", http::HeaderValue::from(third.revision().get() - 1));
         async move {
             let fenced = tower::Layer::layer(&layer, service_fn(answer::<Full<Bytes>>));
             fenced.oneshot(request).await
         }
     });
     let stamped = ServiceBuilder::new().layer(third.stamp()).service(replayed);
-    let Err(StampError::Refused(refusal)) = stamped.oneshot(plain()).await else { panic!("an earlier revision") };
-    assert_eq!((refusal.reason, refusal.action), (Reason::Known(Rejection::ReplayedTenure), Action::RefreshToken));
+    let Err(StampError::Refused(refusal)) = stamped.oneshot(plain()).await else {
+        panic!("an earlier revision")
+    };
+    assert_eq!(
+        (refusal.reason, refusal.action),
+        (Reason::Known(Rejection::ReplayedTenure), Action::RefreshToken)
+    );
     assert_eq!(refusal.status, 412);
 }
 

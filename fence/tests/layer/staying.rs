@@ -54,7 +54,10 @@ async fn a_request_runs_until_every_clone_of_its_guard_is_gone() {
     drop(go);
     let work = begun.lock().unwrap().take().unwrap();
     assert!(work.await.unwrap(), "it can know that its tenure has ended");
-    eventually("the next tenure is let in", async || (verdict(&layer, "b", new).await == "200").then_some(())).await;
+    eventually("the next tenure is let in", async || {
+        (verdict(&layer, "b", new).await == "200").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -127,11 +130,19 @@ async fn a_handler_of_a_detached_layer_goes_on_when_its_client_leaves_and_counts
     let new = scene.takes("b");
     assert_eq!(verdict(&layer, "b", new).await, "503 handoff-timeout");
     door.open.open();
-    eventually("the next tenure is let in", async || (verdict(&layer, "b", new).await == "200").then_some(())).await;
-    assert_eq!(text(send(&layer, handler, request("b", new)).await).await, "done", "who stays has the answer");
+    eventually("the next tenure is let in", async || {
+        (verdict(&layer, "b", new).await == "200").then_some(())
+    })
+    .await;
+    assert_eq!(
+        text(send(&layer, handler, request("b", new)).await).await,
+        "done",
+        "who stays has the answer"
+    );
 }
 
-/// Says when it is dropped whether its request was still counted: the next tenure must not be in yet.
+/// Says when it is dropped whether its request was still counted: the next tenure must not be in
+/// yet.
 struct Leaving {
     log: Log,
     layer: FenceLayer,
@@ -143,7 +154,8 @@ impl Drop for Leaving {
         let (layer, next) = (self.layer.clone(), self.next);
         // On another thread, since this one is in the middle of a runtime.
         let called = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async { verdict(&layer, "b", next).await })
         });
         self.log.add(called.join().unwrap());
@@ -210,7 +222,9 @@ async fn a_handler_that_fails_leaves_the_gate() {
     let scene = Scene::new();
     let layer = scene.impatient_layer();
     let old = scene.takes("a");
-    let fails = service_fn(async |_: Request<RequestBody<Full<Bytes>>>| Err::<Response<Full<Bytes>>, _>("on purpose"));
+    let fails = service_fn(async |_: Request<RequestBody<Full<Bytes>>>| {
+        Err::<Response<Full<Bytes>>, _>("on purpose")
+    });
     let fenced = tower::Layer::layer(&layer, fails);
     let failed = tower::ServiceExt::oneshot(fenced, request("a", old)).await;
     assert_eq!(failed.map(|_| ()), Err("on purpose"));
@@ -218,7 +232,8 @@ async fn a_handler_that_fails_leaves_the_gate() {
     assert_eq!(verdict(&layer, "b", new).await, "200");
 }
 
-/// A service that needs two locks has a layer for each; the token of the second lock is in headers of its own.
+/// A service that needs two locks has a layer for each; the token of the second lock is in headers
+/// of its own.
 #[tokio::test]
 async fn a_guard_of_a_request_that_needed_two_locks_keeps_both() {
     for ends_first in ["outer", "inner"] {
@@ -226,7 +241,13 @@ async fn a_guard_of_a_request_that_needed_two_locks_keeps_both() {
         let outer = scene.impatient_layer();
         let names = ["x-owner", "x-revision", "x-lock"].map(http::HeaderName::from_static);
         let [owner, revision, lock] = names;
-        let inner = scene.fence.lock("/other").headers(owner, revision, lock).handoff_timeout(SHORT).layer().unwrap();
+        let inner = scene
+            .fence
+            .lock("/other")
+            .headers(owner, revision, lock)
+            .handoff_timeout(SHORT)
+            .layer()
+            .unwrap();
         let (first, other) = (scene.takes("a"), scene.store.put("/other", "a").get());
         let (sender, guard) = oneshot::channel::<WorkerPermit>();
         let sender = Arc::new(Mutex::new(Some(sender)));

@@ -51,9 +51,15 @@ impl Drop for Stay {
     }
 }
 
-/// Sends under a token until it is refused, through handlers that answer at once, go on in the background, or are left by
-/// their clients.
-async fn keep_sending(layer: FenceLayer, inside: Arc<Inside>, owner: String, revision: u64, over: Arc<AtomicBool>) {
+/// Sends under a token until it is refused, through handlers that answer at once, go on in the
+/// background, or are left by their clients.
+async fn keep_sending(
+    layer: FenceLayer,
+    inside: Arc<Inside>,
+    owner: String,
+    revision: u64,
+    over: Arc<AtomicBool>,
+) {
     let mut number = 0;
     while !over.load(Ordering::Relaxed) {
         number += 1;

@@ -30,7 +30,8 @@ async fn at(layer: &FenceLayer, path: &str, owner: &str, revision: u64) -> Strin
 async fn each_request_needs_the_lock_that_is_found_in_it() {
     let scene = Scene::new();
     let layer = scene.fence.locks_below("/shards/", lock_of).layer().unwrap();
-    let [two, three] = ["/shards/2/lock", "/shards/3/lock"].map(|lock| scene.store.put(lock, "a").get());
+    let [two, three] =
+        ["/shards/2/lock", "/shards/3/lock"].map(|lock| scene.store.put(lock, "a").get());
     assert_eq!(at(&layer, "/shards/2/jobs", "a", two).await, "200");
     assert_eq!(at(&layer, "/shards/3/jobs", "a", three).await, "200");
     assert_eq!(at(&layer, "/shards/3/jobs", "a", two).await, "412 replayed-tenure");
@@ -42,7 +43,8 @@ async fn each_request_needs_the_lock_that_is_found_in_it() {
 
 /// It is known then, and its holder's token is a good one: elsewhere.
 #[tokio::test]
-async fn a_lock_outside_of_the_prefix_is_not_allowed_though_another_layer_of_the_fence_has_it_tracked() {
+async fn a_lock_outside_of_the_prefix_is_not_allowed_though_another_layer_of_the_fence_has_it_tracked()
+ {
     let scene = Scene::new();
     let layer = scene.fence.locks_below("/shards/", lock_of).layer().unwrap();
     let (by_name, by_prefix) = ("/elsewhere/2", "/beyond/2");
@@ -56,11 +58,16 @@ async fn a_lock_outside_of_the_prefix_is_not_allowed_though_another_layer_of_the
         let mut call = request("a", revision);
         *call.uri_mut() = FENCE_PATH.parse().unwrap();
         call.headers_mut().insert("fence-lock", lock.parse().unwrap());
-        assert_eq!(outcome(&send(&layer, service_fn(answer), call).await), "400 lock-not-allowed", "{lock}");
+        assert_eq!(
+            outcome(&send(&layer, service_fn(answer), call).await),
+            "400 lock-not-allowed",
+            "{lock}"
+        );
     }
 }
 
-/// What the client is told of a lock that nobody has asked for yet is no other than of one that is known.
+/// What the client is told of a lock that nobody has asked for yet is no other than of one that is
+/// known.
 #[tokio::test]
 async fn where_the_store_went_back_that_is_said_of_a_lock_that_was_never_read_too() {
     let scene = Scene::new();
@@ -92,8 +99,10 @@ async fn a_request_without_a_token_costs_no_read_of_the_store() {
 #[tokio::test]
 async fn each_lock_has_a_gate_of_its_own() {
     let scene = Scene::new();
-    let layer = scene.fence.locks_below("/shards/", lock_of).handoff_timeout(SHORT).layer().unwrap();
-    let [old, other] = ["/shards/2/lock", "/shards/3/lock"].map(|lock| scene.store.put(lock, "a").get());
+    let layer =
+        scene.fence.locks_below("/shards/", lock_of).handoff_timeout(SHORT).layer().unwrap();
+    let [old, other] =
+        ["/shards/2/lock", "/shards/3/lock"].map(|lock| scene.store.put(lock, "a").get());
     let mut first = request("a", old);
     *first.uri_mut() = "/shards/2/jobs".parse().unwrap();
     let running = send(&layer, service_fn(answer), first).await;
@@ -112,10 +121,11 @@ async fn a_lock_with_an_orphan_keeps_its_gate_though_others_push_it_out_of_the_c
     let layer = fence.locks_below("/shards/", lock_of).handoff_timeout(SHORT).layer().unwrap();
     let old = cluster.put("/shards/2/lock", "a").await;
     let sending = layer.clone();
-    let panicking =
-        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+    let panicking = service_fn(
+        async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
             panic!("on purpose")
-        });
+        },
+    );
     let mut first = request("a", old);
     *first.uri_mut() = "/shards/2/jobs".parse().unwrap();
     let sent = tokio::spawn(async move { send(&sending, panicking, first).await.status() });

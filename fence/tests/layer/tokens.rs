@@ -11,7 +11,9 @@ use http_body_util::Full;
 use tokio::time::timeout;
 use tower::service_fn;
 
-use crate::scene::{LOCK, LONG, Log, Scene, answer, outcome, request, running, send, text, verdict};
+use crate::scene::{
+    LOCK, LONG, Log, Scene, answer, outcome, request, running, send, text, verdict,
+};
 
 fn bare(headers: &[(&'static str, &str)]) -> Request<Full<Bytes>> {
     let mut request = Request::post("/apply").body(Full::default()).unwrap();
@@ -45,7 +47,11 @@ async fn a_request_without_a_token_or_with_one_of_two_readings_never_reaches_the
         (vec![token[0], ("fence-revision", "9223372036854775807")], "412 ahead-of-store"),
         (vec![("fence-owner", "b"), token[1]], "412 not-owner"),
     ] {
-        assert_eq!(outcome(&send(&layer, handler.clone(), bare(&headers)).await), expected, "{headers:?}");
+        assert_eq!(
+            outcome(&send(&layer, handler.clone(), bare(&headers)).await),
+            expected,
+            "{headers:?}"
+        );
     }
     assert_eq!(log.lines(), [""; 0]);
     assert_eq!(outcome(&send(&layer, handler, bare(&token)).await), "200");
@@ -82,7 +88,10 @@ async fn a_refusal_is_a_problem_document_and_tells_middleware_what_it_is() {
     assert_eq!(problem["lock"], LOCK);
     assert_eq!(problem["decision"], *decision);
     assert_eq!(problem["forwarded"], false);
-    assert!(!problem.to_string().contains("\"b\""), "the present owner is no business of a zombie's: {problem}");
+    assert!(
+        !problem.to_string().contains("\"b\""),
+        "the present owner is no business of a zombie's: {problem}"
+    );
     let again = send(&layer, service_fn(answer), request("a", revision)).await;
     assert_ne!(again.headers()["fence-decision"], *decision);
 }
@@ -103,8 +112,11 @@ async fn what_only_a_fence_may_say_is_taken_off_a_handlers_response_and_a_fence_
     let revision = scene.takes("a");
     let layer = scene.layer(|lock| lock);
     let claims = service_fn(async |_: Request<RequestBody<Full<Bytes>>>| {
-        let response = Response::builder().header("fence-reason", "no-owner").header("fence-decision", "d");
-        Ok::<_, Infallible>(response.header("fence-verdict", "admit").body(Full::<Bytes>::default()).unwrap())
+        let response =
+            Response::builder().header("fence-reason", "no-owner").header("fence-decision", "d");
+        Ok::<_, Infallible>(
+            response.header("fence-verdict", "admit").body(Full::<Bytes>::default()).unwrap(),
+        )
     });
     let answered = send(&layer, claims, request("a", revision)).await;
     assert_eq!(outcome(&answered), "200");
@@ -123,7 +135,13 @@ async fn a_handler_is_told_who_sends_under_which_revision_of_which_lock() {
     let layer = scene.layer(|lock| lock);
     let tells = service_fn(async |request: Request<RequestBody<Full<Bytes>>>| {
         let running = running(&request);
-        let text = format!("{} {} {} {}", running.lock(), running.owner(), running.revision(), running.has_ended());
+        let text = format!(
+            "{} {} {} {}",
+            running.lock(),
+            running.owner(),
+            running.revision(),
+            running.has_ended()
+        );
         Ok::<_, Infallible>(Response::new(Full::from(text)))
     });
     let answered = send(&layer, tells, request("a b", revision)).await;
@@ -144,7 +162,8 @@ async fn a_fence_is_ready_when_its_locks_have_been_read() {
 #[tokio::test]
 async fn locks_are_read_often_enough_for_the_layer_with_the_smallest_max_age() {
     let scene = Scene::new();
-    let _layers = [LONG, Duration::from_millis(50), LONG].map(|max_age| scene.layer(|lock| lock.max_age(max_age)));
+    let _layers = [LONG, Duration::from_millis(50), LONG]
+        .map(|max_age| scene.layer(|lock| lock.max_age(max_age)));
     let reads_until = scene.store.calls().reads + 20;
     let reads = async {
         while scene.store.calls().reads < reads_until {
@@ -160,7 +179,10 @@ async fn a_lock_is_read_in_one_way_only_and_shares_its_gate() {
     let revision = scene.takes("a");
     let _layer = scene.layer(|lock| lock);
     let refused = |lock: &str, layout| scene.fence.lock(lock).layout(layout).layer().unwrap_err();
-    assert_eq!(refused(LOCK, Layout::Mutex), InvalidLock::Conflict(LOCK.to_owned(), LOCK.to_owned()));
+    assert_eq!(
+        refused(LOCK, Layout::Mutex),
+        InvalidLock::Conflict(LOCK.to_owned(), LOCK.to_owned())
+    );
     assert!(matches!(refused("", Layout::Key), InvalidLock::Key(_)));
     let [owner, number] = ["x-owner", "x-revision"].map(http::HeaderName::from_static);
     let doubled = scene.fence.lock("/other").headers(owner.clone(), number, owner).layer();

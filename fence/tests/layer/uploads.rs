@@ -13,11 +13,13 @@ const MIB: usize = 1 << 20;
 
 /// The head of an upload under that token.
 fn head(path: &str, revision: u64, more: &str) -> String {
-    format!("POST {path} HTTP/1.1\r\nHost: worker\r\nFence-Owner: a\r\nFence-Revision: {revision}\r\n{more}\r\n")
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: worker\r\nFence-Owner: a\r\nFence-Revision: {revision}\r\n{more}\r\n"
+    )
 }
 
-/// The status of what is answered to an upload of 8 MiB, by a client that writes all of it before it reads, and after that to a second
-/// request on the same connection.
+/// The status of what is answered to an upload of 8 MiB, by a client that writes all of it before
+/// it reads, and after that to a second request on the same connection.
 async fn answered(server: SocketAddr, path: &str, revision: u64) -> [u16; 2] {
     let mut connection = Connection::open(server).await.unwrap();
     let head = |length| head(path, revision, &format!("Content-Length: {length}\r\n"));
@@ -36,7 +38,8 @@ fn superseded() -> (Scene, u64) {
     (scene, old)
 }
 
-/// As seen: a connection reset in place of the refusal, since the server ended a connection whose request it had not read.
+/// As seen: a connection reset in place of the refusal, since the server ended a connection whose
+/// request it had not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_writes_all_before_it_reads_sees_why_it_is_refused() {
     let (scene, old) = superseded();

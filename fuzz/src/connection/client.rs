@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// For how long an answer is waited for after the last byte. A proxy that is slower only makes the target see less.
+/// For how long an answer is waited for after the last byte. A proxy that is slower only makes the
+/// target see less.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// For how long the proxy may take to close after the client has.
 const PARTING: Duration = Duration::from_millis(30);
@@ -33,8 +34,11 @@ pub(super) fn exchange(to: SocketAddr, from: Ipv4Addr, bytes: &[u8], pieces: u8)
 
 fn connect(to: SocketAddr, from: Ipv4Addr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket can be had");
-    socket.bind(&SockAddr::from(SocketAddr::from((from, 0)))).expect("all of 127.0.0.0/8 is this machine");
-    // Thousands of connections a minute would use up the ports of a client that waits for late packets.
+    socket
+        .bind(&SockAddr::from(SocketAddr::from((from, 0))))
+        .expect("all of 127.0.0.0/8 is this machine");
+    // Thousands of connections a minute would use up the ports of a client that waits for late
+    // packets.
     socket.set_linger(Some(Duration::ZERO)).expect("a socket takes an option");
     socket.connect(&SockAddr::from(to)).expect("the proxy listens");
     socket.set_tcp_nodelay(true).expect("a socket takes an option");

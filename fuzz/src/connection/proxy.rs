@@ -42,19 +42,28 @@ impl Proxy {
             "#,
             worker.address
         );
-        let config = Config::from_toml("fuzz.toml", &file).unwrap_or_else(|problems| panic!("{problems}"));
+        let config =
+            Config::from_toml("fuzz.toml", &file).unwrap_or_else(|problems| panic!("{problems}"));
         let bound = fencepost::bind(&config).expect("the system chooses a port");
         let store = MemoryStore::new();
         assert_eq!(store.put(LOCK, OWNER).to_string(), REVISION);
         let (started, addresses) = tokio::sync::oneshot::channel();
-        let surroundings = Surroundings { memory: store, started: Some(started), ..Surroundings::default() };
+        let surroundings =
+            Surroundings { memory: store, started: Some(started), ..Surroundings::default() };
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event queue");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("an event queue");
             let serving = fencepost::run(config, bound, surroundings, std::future::pending);
-            runtime.block_on(tokio::task::LocalSet::new().run_until(serving)).expect("it serves for as long as we do");
+            runtime
+                .block_on(tokio::task::LocalSet::new().run_until(serving))
+                .expect("it serves for as long as we do");
         });
         let started = addresses.blocking_recv().expect("it starts");
-        let ListenAddress::Tcp(address) = started.listeners[0] else { unreachable!("it listens on an IP address") };
+        let ListenAddress::Tcp(address) = started.listeners[0] else {
+            unreachable!("it listens on an IP address")
+        };
         Proxy { address, worker }
     }
 }

@@ -47,7 +47,8 @@ impl Worker {
     pub(super) fn next_client(&self) -> Ipv4Addr {
         let mut seen = lock(&self.seen);
         loop {
-            let number = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8).to_le_bytes();
+            let number = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8)
+                .to_le_bytes();
             let address = Ipv4Addr::new(127, number[0], number[1], number[2].clamp(1, 254));
             if seen.clients.len() > 1 << 20 {
                 seen.clients.clear(); // Whoever was served so long ago has been.
@@ -105,7 +106,9 @@ fn serve(mut stream: TcpStream, seen: &Mutex<Seen>) {
 }
 
 fn tell(seen: &Mutex<Seen>, what: &str, got: &[u8]) {
-    lock(seen).wrong.get_or_insert_with(|| format!("the worker got {what}: {:?}", String::from_utf8_lossy(got)));
+    lock(seen).wrong.get_or_insert_with(|| {
+        format!("the worker got {what}: {:?}", String::from_utf8_lossy(got))
+    });
 }
 
 /// For which client a message is.
@@ -127,7 +130,9 @@ fn judge(message: &Message, clients: &HashSet<Ipv4Addr>) -> Result<Ipv4Addr, Str
     }
     let way = message.folded("x-forwarded-for");
     let client = way.last().and_then(|(_, value)| value.rsplit(',').next()?.trim().parse().ok());
-    client.filter(|client| clients.contains(client)).ok_or_else(|| format!("a message of nobody's, sent for {way:?}"))
+    client
+        .filter(|client| clients.contains(client))
+        .ok_or_else(|| format!("a message of nobody's, sent for {way:?}"))
 }
 
 fn answer(client: Ipv4Addr, message: &Message) -> String {

@@ -1,7 +1,8 @@
 //! Prints the messages of `fencepost hold` on standard error, from a thread of its own.
 //!
-//! Nothing else waits for that thread but the end of the process, which has a limit: a reader that has stopped reading must not
-//! keep the command from being ended in time. Messages that find the queue full are lost.
+//! Nothing else waits for that thread but the end of the process, which has a limit: a reader that
+//! has stopped reading must not keep the command from being ended in time. Messages that find the
+//! queue full are lost.
 
 use std::fmt::Arguments;
 use std::io::{Write, stderr};
@@ -44,8 +45,9 @@ impl ConsoleWriter {
         let (queue, messages) = sync_channel::<Option<String>>(MESSAGES_MAX);
         let (end, ended) = sync_channel(0);
         let print = move || {
-            // A terminal stops a process that writes to it from the background (`stty tostop`), and a stopped process ends no
-            // command. Only this thread blocks the signal, so child processes do not inherit that.
+            // A terminal stops a process that writes to it from the background (`stty tostop`), and
+            // a stopped process ends no command. Only this thread blocks the signal, so child
+            // processes do not inherit that.
             let mut stopping = SigSet::empty();
             stopping.add(Signal::SIGTTOU);
             let _ = stopping.thread_block();
@@ -54,7 +56,10 @@ impl ConsoleWriter {
             }
             drop(end);
         };
-        std::thread::Builder::new().name("console".to_owned()).spawn(print).expect("the system gives a thread");
+        std::thread::Builder::new()
+            .name("console".to_owned())
+            .spawn(print)
+            .expect("the system gives a thread");
         ConsoleWriter { console: Console { queue, verbose: false }, ended }
     }
 

@@ -54,21 +54,31 @@ impl EtcdFiles {
             InvalidEtcd::NoTls => format!("--etcd-ca, --etcd-cert and --etcd-key: {error}"),
             InvalidEtcd::Tls(TlsError { role, flaw, .. }) => {
                 let (argument, file) = match role {
-                    FileRole::Certificate => ("--etcd-cert", identity.map(|identity| &identity.certificate)),
+                    FileRole::Certificate => {
+                        ("--etcd-cert", identity.map(|identity| &identity.certificate))
+                    }
                     FileRole::Key => ("--etcd-key", identity.map(|identity| &identity.key)),
                     FileRole::Authorities | FileRole::Crl => ("--etcd-ca", self.ca.as_ref()),
                 };
                 format!("{argument}: {}: {flaw}", file.unwrap_or(&none).display())
             }
-            InvalidEtcd::NoEndpoint | InvalidEtcd::Endpoint(_) | InvalidEtcd::Twice(_) | InvalidEtcd::Mixed(_) => {
+            InvalidEtcd::NoEndpoint
+            | InvalidEtcd::Endpoint(_)
+            | InvalidEtcd::Twice(_)
+            | InvalidEtcd::Mixed(_) => {
                 format!("--etcd: {error}")
             }
         }
     }
 
-    /// Has the cluster reached by what they hold from then on, whenever that has changed, for as long as it is polled.
-    /// `in_force` is what it is reached by.
-    pub(super) async fn follow(&self, etcd: &Etcd, in_force: EtcdBuilder, console: &Console) -> Infallible {
+    /// Has the cluster reached by what they hold from then on, whenever that has changed, for as
+    /// long as it is polled. `in_force` is what it is reached by.
+    pub(super) async fn follow(
+        &self,
+        etcd: &Etcd,
+        in_force: EtcdBuilder,
+        console: &Console,
+    ) -> Infallible {
         if self.paths().next().is_none() {
             return std::future::pending().await;
         }
@@ -80,9 +90,12 @@ impl EtcdFiles {
             ticks.tick().await;
             let files = self.clone();
             // Reading a file may block. An error means that reading panicked.
-            let look = tokio::task::spawn_blocking(move || files.can_be_read_again().then(|| files.read()));
+            let look = tokio::task::spawn_blocking(move || {
+                files.can_be_read_again().then(|| files.read())
+            });
             let Ok(Some(now)) = look.await else { continue };
-            // A certificate and its key are written one after the other: what two looks have found counts.
+            // A certificate and its key are written one after the other: what two looks have found
+            // counts.
             let is_settled = seen == now;
             seen = now;
             if !is_settled || followed == seen {
@@ -108,7 +121,8 @@ impl EtcdFiles {
     }
 
     fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        let identity = self.identity.iter().flat_map(|identity| [&identity.certificate, &identity.key]);
+        let identity =
+            self.identity.iter().flat_map(|identity| [&identity.certificate, &identity.key]);
         self.ca.iter().chain(identity).chain(self.user.iter().map(|(_, file)| file))
     }
 }
@@ -120,5 +134,6 @@ fn password(file: &Path) -> Result<String, String> {
 }
 
 fn read(argument: &str, file: &Path) -> Result<Vec<u8>, String> {
-    fencepost_tls::read_up_to(MEBIBYTES_MAX, file).map_err(|error| format!("{argument}: {}: {error}", file.display()))
+    fencepost_tls::read_up_to(MEBIBYTES_MAX, file)
+        .map_err(|error| format!("{argument}: {}: {error}", file.display()))
 }

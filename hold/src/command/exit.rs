@@ -53,7 +53,10 @@ impl Exit {
     pub(super) fn of_command(status: WaitStatus) -> Exit {
         match (status.exit_status(), status.terminating_signal()) {
             (None, Some(signal)) => Exit::by_signal(signal),
-            (code, _) => Exit { code: code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED), why: None },
+            (code, _) => Exit {
+                code: code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED),
+                why: None,
+            },
         }
     }
 

@@ -1,4 +1,5 @@
-//! `POST /.well-known/fence`: has the proxy wait until nothing of an earlier holder can reach the worker any more.
+//! `POST /.well-known/fence`: has the proxy wait until nothing of an earlier holder can reach the
+//! worker any more.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +21,8 @@ use super::proxy_link::{ProxyLink, TlsRefusal};
 /// Where a proxy takes the call.
 const PATH: &str = "/.well-known/fence";
 
-/// How long one answer may take: longer than the proxy itself waits unless it was configured to wait for longer.
+/// How long one answer may take: longer than the proxy itself waits unless it was configured to
+/// wait for longer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long to wait before the next call, unless the proxy says how long.
@@ -72,7 +74,11 @@ impl FenceCall {
     ///
     /// # Cancel safety
     /// May be given up at any time: the call changes nothing but what the proxy knows.
-    pub(super) async fn close(&self, tenure: &Tenure, console: &Console) -> Result<(), FenceCallError> {
+    pub(super) async fn close(
+        &self,
+        tenure: &Tenure,
+        console: &Console,
+    ) -> Result<(), FenceCallError> {
         let mut said = String::new();
         loop {
             let (why, pause) = match timeout(ANSWER_WITHIN, self.ask(tenure)).await {
@@ -101,7 +107,9 @@ impl FenceCall {
             Ok(answer) => answer.into_parts(),
             Err(error) => {
                 return Err(match TlsRefusal::behind(&error) {
-                    Some(refusal) => Asked::Final(FenceCallError::Tls { proxy: self.to_string(), refusal }),
+                    Some(refusal) => {
+                        Asked::Final(FenceCallError::Tls { proxy: self.to_string(), refusal })
+                    }
                     None => Asked::Again { why: with_causes(&error), pause: PAUSE },
                 });
             }
@@ -114,21 +122,30 @@ impl FenceCall {
             (status, None, _) if speaks_for_another(status) => {
                 Err(Asked::Again { why: format!("it answered {status}"), pause })
             }
-            (status, None, _) => Err(Asked::Final(FenceCallError::Unexpected { proxy: self.to_string(), status })),
+            (status, None, _) => {
+                Err(Asked::Final(FenceCallError::Unexpected { proxy: self.to_string(), status }))
+            }
             (_, Some(refusal), _) if refusal.action == Action::Retry => {
                 Err(Asked::Again { why: refusal.reason.to_string(), pause })
             }
             (_, Some(refusal), detail) => {
-                let detail = detail.map(|detail| format!(" (it says: {detail})")).unwrap_or_default();
-                Err(Asked::Final(FenceCallError::Refused { proxy: self.to_string(), refusal, detail }))
+                let detail =
+                    detail.map(|detail| format!(" (it says: {detail})")).unwrap_or_default();
+                Err(Asked::Final(FenceCallError::Refused {
+                    proxy: self.to_string(),
+                    refusal,
+                    detail,
+                }))
             }
         }
     }
 }
 
-/// Whether an answer that is not fencepost's is one for a proxy that is not there, by what stands before it.
+/// Whether an answer that is not fencepost's is one for a proxy that is not there, by what stands
+/// before it.
 fn speaks_for_another(status: StatusCode) -> bool {
-    [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT].contains(&status)
+    [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT]
+        .contains(&status)
 }
 
 /// How long to wait before the next call, as an answer says it.
@@ -137,8 +154,9 @@ fn pause_after(headers: &HeaderMap) -> Duration {
     seconds.map_or(PAUSE, |seconds| Duration::from_secs(seconds).clamp(PAUSE_MIN, PAUSE_MAX))
 }
 
-/// Why it is not closed, if the tenure is over: the proxy may have heard of that first, and has refused what was a holder's no more. If
-/// this side hears nothing of it in the time of a renewal, there is another reason.
+/// Why it is not closed, if the tenure is over: the proxy may have heard of that first, and has
+/// refused what was a holder's no more. If this side hears nothing of it in the time of a renewal,
+/// there is another reason.
 async fn after_a_loss(error: FenceCallError, tenure: &Tenure) -> FenceCallError {
     let FenceCallError::Refused { refusal, .. } = &error else { return error };
     match refusal.action {
@@ -149,9 +167,11 @@ async fn after_a_loss(error: FenceCallError, tenure: &Tenure) -> FenceCallError 
     }
 }
 
-/// The sentence that helps in the problem document of a refusal, as far as it is text for a terminal.
+/// The sentence that helps in the problem document of a refusal, as far as it is text for a
+/// terminal.
 async fn detail_of(body: Incoming) -> Option<String> {
-    let whole = timeout(DETAIL_WITHIN, Limited::new(body, DETAIL_BYTES_MAX).collect()).await.ok()?.ok()?;
+    let whole =
+        timeout(DETAIL_WITHIN, Limited::new(body, DETAIL_BYTES_MAX).collect()).await.ok()?.ok()?;
     let problem: serde_json::Value = serde_json::from_slice(&whole.to_bytes()).ok()?;
     let detail = problem.get("detail")?.as_str()?;
     Some(detail.chars().filter(|character| !character.is_control()).collect())
@@ -175,7 +195,9 @@ mod tests {
 
     #[test]
     fn an_answer_says_how_long_to_wait_within_bounds() {
-        let pause = |said: &'static str| pause_after(&HeaderMap::from_iter([(RETRY_AFTER, said.parse().unwrap())]));
+        let pause = |said: &'static str| {
+            pause_after(&HeaderMap::from_iter([(RETRY_AFTER, said.parse().unwrap())]))
+        };
         assert_eq!(pause_after(&HeaderMap::new()), PAUSE);
         for (said, expected) in [
             ("7", Duration::from_secs(7)),

@@ -32,7 +32,9 @@ impl HeaderNames {
             ("--lock-header", lock_header, "--revision-header", revision_header),
         ] {
             if folds_alike(name.as_str(), other.as_str()) {
-                return Err(format!("{later}: {name:?} is {earlier}, {other:?}, or is to a worker that folds names"));
+                return Err(format!(
+                    "{later}: {name:?} is {earlier}, {other:?}, or is to a worker that folds names"
+                ));
             }
         }
         Ok(())

@@ -11,15 +11,16 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process, kill_process_group, set_child_subreaper,
-    test_kill_process, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process, kill_process_group,
+    set_child_subreaper, test_kill_process, wait,
 };
 
-/// How long processes may take to stop before they are killed as they are. A process that waits inside the kernel may take any time.
+/// How long processes may take to stop before they are killed as they are. A process that waits
+/// inside the kernel may take any time.
 const STOPPED_WITHIN: Duration = Duration::from_millis(50);
 
-/// The limit for processes that run or wait for a processor. They may be in the middle of a fork, which takes a while on a busy
-/// machine.
+/// The limit for processes that run or wait for a processor. They may be in the middle of a fork,
+/// which takes a while on a busy machine.
 const RUNNING_STOPPED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long to leave the processor to those that are to stop.
@@ -28,7 +29,8 @@ const STOP_PAUSE: Duration = Duration::from_millis(1);
 /// How often the list of a process's children is read anew while its threads end.
 const LOOKS_MAX: usize = 100;
 
-/// Has this process become the parent of all processes below it that lose theirs, as process 1 is anyway.
+/// Has this process become the parent of all processes below it that lose theirs, as process 1 is
+/// anyway.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
@@ -42,7 +44,8 @@ pub(super) struct ProcessTree {
     /// Children of this process that have nothing to do with the command.
     others: Vec<Pid>,
     status: Option<WaitStatus>,
-    /// The processes that were asked to end. Many programs take a second SIGTERM for an order to end at once.
+    /// The processes that were asked to end. Many programs take a second SIGTERM for an order to
+    /// end at once.
     asked: HashSet<Pid>,
 }
 
@@ -83,7 +86,8 @@ impl ProcessTree {
             self.signal(Signal::TERM);
         }
         for orphan in self.members().unwrap_or_default() {
-            let was_asked_with_group = self.leads_group && getpgid(Some(orphan)) == Ok(self.command);
+            let was_asked_with_group =
+                self.leads_group && getpgid(Some(orphan)) == Ok(self.command);
             if !was_asked_with_group && self.asked.insert(orphan) {
                 let _ = kill_process(orphan, Signal::TERM);
             }
@@ -95,7 +99,8 @@ impl ProcessTree {
         self.asked.clear();
     }
 
-    /// Kills all that are left. A killed process leaves its children to this one, so call it again whenever a child has ended.
+    /// Kills all that are left. A killed process leaves its children to this one, so call it again
+    /// whenever a child has ended.
     pub(super) fn kill(&self) {
         self.signal(Signal::KILL);
         for child in self.members().unwrap_or_default() {
@@ -147,7 +152,8 @@ pub(super) fn reap(command: Option<Pid>, watchdog: Pid) -> Reaped {
         if status.stopped() {
             let for_terminal = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
             let signal = status.stopping_signal();
-            reaped.wants_terminal |= is_command && signal.is_some_and(|signal| for_terminal.contains(&signal));
+            reaped.wants_terminal |=
+                is_command && signal.is_some_and(|signal| for_terminal.contains(&signal));
             continue;
         }
         if is_command {
@@ -158,18 +164,21 @@ pub(super) fn reap(command: Option<Pid>, watchdog: Pid) -> Reaped {
     reaped
 }
 
-/// The children of a process, by the kernel's lists, one for each of its threads. Needs a kernel with `CONFIG_PROC_CHILDREN`.
+/// The children of a process, by the kernel's lists, one for each of its threads. Needs a kernel
+/// with `CONFIG_PROC_CHILDREN`.
 ///
-/// A process that has ended counts until it is reaped. Its children are its heir's by then, so an heir without children has
-/// nobody left.
+/// A process that has ended counts until it is reaped. Its children are its heir's by then, so an
+/// heir without children has nobody left.
 ///
 /// # Errors
 /// If the lists cannot be read, as when no descriptor is left. There may be any children then.
 pub(super) fn children(of: Pid) -> io::Result<Vec<Pid>> {
     let mut looks = (0..LOOKS_MAX).map(|_| children_by_thread(of));
-    // A thread that ends while its list is read leaves its children to another thread, whose list may have been read by then.
+    // A thread that ends while its list is read leaves its children to another thread, whose list
+    // may have been read by then.
     let settled = looks.by_ref().find(|look| !look.as_ref().is_err_and(is_missing));
-    settled.unwrap_or_else(|| Err(io::Error::other("the system does not list a process's children")))
+    settled
+        .unwrap_or_else(|| Err(io::Error::other("the system does not list a process's children")))
 }
 
 fn children_by_thread(of: Pid) -> io::Result<Vec<Pid>> {
@@ -181,7 +190,8 @@ fn children_by_thread(of: Pid) -> io::Result<Vec<Pid>> {
     let mut children = Vec::new();
     for thread in threads {
         let list = std::fs::read_to_string(thread?.path().join("children"))?;
-        children.extend(list.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)));
+        children
+            .extend(list.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)));
     }
     Ok(children)
 }
@@ -191,9 +201,11 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::SRCH)
 }
 
-/// Kills these processes and their descendants. Descendants whose parent has ended count only as roots.
+/// Kills these processes and their descendants. Descendants whose parent has ended count only as
+/// roots.
 ///
-/// All are stopped first, because a killed process leaves its children to an heir, and a running one may fork meanwhile.
+/// All are stopped first, because a killed process leaves its children to an heir, and a running
+/// one may fork meanwhile.
 pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) {
     let begun = Instant::now();
     let (mut found, mut stopping) = (HashSet::new(), Vec::new());
@@ -205,10 +217,12 @@ pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) {
             (true, false) => break,
             (true, true) => sleep(STOP_PAUSE),
             // A process that cannot be told to stop is not waited for.
-            (false, _) => stopping.extend(new.into_iter().filter(|pid| kill_process(*pid, Signal::STOP).is_ok())),
+            (false, _) => stopping
+                .extend(new.into_iter().filter(|pid| kill_process(*pid, Signal::STOP).is_ok())),
         }
     }
-    // Children first: the kernel continues a stopped group that loses its last parent outside of it.
+    // Children first: the kernel continues a stopped group that loses its last parent outside of
+    // it.
     for pid in stopping.into_iter().rev() {
         let _ = kill_process(pid, Signal::KILL);
     }
@@ -237,11 +251,13 @@ pub(super) fn with_descendants(roots: Vec<Pid>) -> impl Iterator<Item = Pid> {
 /// Whether one of its threads has still to stop, and is waited for, so long after all were told to.
 fn is_to_stop(pid: Pid, since: Duration) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    threads.flatten().filter_map(|thread| state(&thread.path().join("stat"))).any(|state| match state {
-        // Stopped, or traced and stopped; dead, and not reaped.
-        'T' | 't' | 'X' | 'Z' => false,
-        'R' => since < RUNNING_STOPPED_WITHIN,
-        _ => since < STOPPED_WITHIN,
+    threads.flatten().filter_map(|thread| state(&thread.path().join("stat"))).any(|state| {
+        match state {
+            // Stopped, or traced and stopped; dead, and not reaped.
+            'T' | 't' | 'X' | 'Z' => false,
+            'R' => since < RUNNING_STOPPED_WITHIN,
+            _ => since < STOPPED_WITHIN,
+        }
     })
 }
 
@@ -281,7 +297,8 @@ mod tests {
     /// Each one has a child as soon as it runs: who looks once, and then kills, misses the newest.
     #[test]
     fn nobody_forks_faster_than_it_is_found() {
-        let forks = r#"f() { if [ "$1" -gt 0 ]; then (f $(($1 - 1)); :); fi; sleep 1; }; f 200; : "$0""#;
+        let forks =
+            r#"f() { if [ "$1" -gt 0 ]; then (f $(($1 - 1)); :); fi; sleep 1; }; f 200; : "$0""#;
         for count in (10..=100).step_by(10) {
             let mark = format!("forks-{}-{count}", getpid());
             let mut first = Command::new("sh").args(["-c", forks, &mark]).spawn().unwrap();
@@ -300,7 +317,8 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(10);
         let runs = || {
             let entries = std::fs::read_dir("/proc").unwrap().flatten();
-            let mut arguments = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+            let mut arguments = entries
+                .filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
             arguments.any(|arguments| arguments.contains(mark))
         };
         while runs() {

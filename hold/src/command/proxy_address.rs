@@ -71,7 +71,10 @@ impl ProxyAddress {
     /// The address of that path there, as [`ProxyClient`](super::proxy_link::ProxyClient) takes it.
     pub(super) fn uri(&self, path: &str) -> Result<Uri, InvalidUri> {
         let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone());
-        Ok(uri.path_and_query(path.parse::<PathAndQuery>()?).build().expect("it has all parts of an address"))
+        Ok(uri
+            .path_and_query(path.parse::<PathAndQuery>()?)
+            .build()
+            .expect("it has all parts of an address"))
     }
 
     /// The name that its certificate has to be for; `None`: no TLS is spoken with it.
@@ -128,6 +131,9 @@ mod tests {
             assert_eq!(wrong.parse::<ProxyAddress>(), Err(InvalidProxyAddress::Form), "{wrong}");
         }
         let unnameable = "https://under_score-.example".parse::<ProxyAddress>();
-        assert_eq!(unnameable, Err(InvalidProxyAddress::ServerName("under_score-.example".to_owned())));
+        assert_eq!(
+            unnameable,
+            Err(InvalidProxyAddress::ServerName("under_score-.example".to_owned()))
+        );
     }
 }

@@ -34,11 +34,13 @@ const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 /// How long the proxy may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection is kept without a request: half as long as the proxy keeps it by default (`idle_timeout`). When the proxy
-/// closes a connection while a request is on its way, nobody knows what became of the request.
+/// How long a connection is kept without a request: half as long as the proxy keeps it by default
+/// (`idle_timeout`). When the proxy closes a connection while a request is on its way, nobody knows
+/// what became of the request.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// How many header fields a message may have: the most that the proxy can be told to take (`headers_max`).
+/// How many header fields a message may have: the most that the proxy can be told to take
+/// (`headers_max`).
 pub(super) const HEADERS_MAX: usize = 1_000;
 
 /// A proxy, and how to connect to it.
@@ -50,7 +52,8 @@ pub(super) struct ProxyLink {
 }
 
 /// Sends requests to a proxy, with bodies of that kind, under one tenure.
-pub(super) type ProxyClient<B> = Client<BoxCloneSyncService<Uri, TokioIo<ProxyStream>, io::Error>, B>;
+pub(super) type ProxyClient<B> =
+    Client<BoxCloneSyncService<Uri, TokioIo<ProxyStream>, io::Error>, B>;
 
 /// A connection to a proxy.
 pub(super) type ProxyStream = Box<dyn Duplex>;
@@ -89,21 +92,31 @@ impl ProxyLink {
             async move { link.connect(standing).await.map(TokioIo::new) }
         });
         let mut client = Client::builder(TokioExecutor::new());
-        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_MAX).http1_max_headers(HEADERS_MAX);
+        client
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_MAX)
+            .http1_max_headers(HEADERS_MAX);
         client.build(BoxCloneSyncService::new(connector))
     }
 
     /// Connects, for as long as that tenure lasts.
-    pub(super) async fn connect(&self, standing: watch::Receiver<Standing>) -> io::Result<ProxyStream> {
+    pub(super) async fn connect(
+        &self,
+        standing: watch::Receiver<Standing>,
+    ) -> io::Result<ProxyStream> {
         let connected = timeout(CONNECT_TIMEOUT, async {
             let stream = TcpStream::connect(self.address.socket()).await?;
             stream.set_nodelay(true)?;
             let stream = WhileHeld::new(stream, standing);
-            let Some((server_name, tls)) = &self.tls else { return Ok(Box::new(stream) as ProxyStream) };
+            let Some((server_name, tls)) = &self.tls else {
+                return Ok(Box::new(stream) as ProxyStream);
+            };
             let connector = TlsConnector::from(tls.config().await);
             Ok(Box::new(connector.connect(server_name.clone(), stream).await?) as ProxyStream)
         });
-        connected.await.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "it takes too long to connect")))
+        connected.await.unwrap_or_else(|_| {
+            Err(io::Error::new(io::ErrorKind::TimedOut, "it takes too long to connect"))
+        })
     }
 }
 
@@ -130,7 +143,8 @@ impl ProxyTls {
     async fn config(&self) -> Arc<ClientConfig> {
         let followed = self.client.followed();
         // Reading a file may block. An error means that looking panicked.
-        if let Ok(Look::Failed(error)) = tokio::task::spawn_blocking(move || followed.look()).await {
+        if let Ok(Look::Failed(error)) = tokio::task::spawn_blocking(move || followed.look()).await
+        {
             self.console.print(format_args!("{error}; what was in force stays"));
         }
         self.client.config()
@@ -151,8 +165,8 @@ impl fmt::Display for TlsRefusal {
 }
 
 impl TlsRefusal {
-    /// What TLS has to say, if it is behind that error. By TLS 1.3, a proxy refuses our certificate only when the handshake is over
-    /// for us: the first who reads learns of it.
+    /// What TLS has to say, if it is behind that error. By TLS 1.3, a proxy refuses our certificate
+    /// only when the handshake is over for us: the first who reads learns of it.
     pub(super) fn behind(error: &(dyn Error + 'static)) -> Option<TlsRefusal> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -168,7 +182,10 @@ impl TlsRefusal {
 }
 
 /// What to look at, where rustls's own words do not say it.
-#[expect(clippy::wildcard_enum_match_arm, reason = "what can go wrong is rustls's list, which grows")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "what can go wrong is rustls's list, which grows"
+)]
 fn explained(error: &rustls::Error) -> Option<&'static str> {
     use AlertDescription as A;
     use CertificateError as C;

@@ -19,7 +19,8 @@ const LISTENED_TO: [Signal; 9] = [
     Signal::CONT,
 ];
 
-/// Those that `nohup` ignores, and a shell for what it runs in the background. What is ignored stays so after an `exec`.
+/// Those that `nohup` ignores, and a shell for what it runs in the background. What is ignored
+/// stays so after an `exec`.
 const MAY_BE_IGNORED: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::QUIT];
 
 /// The signals of this process.
@@ -27,17 +28,22 @@ const MAY_BE_IGNORED: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::QUIT];
 pub(super) struct Signals(mpsc::Receiver<Signal>);
 
 impl Signals {
-    /// Listens from now on: none of them ends this process any more. To be called once: by then, some may be ignored.
+    /// Listens from now on: none of them ends this process any more. To be called once: by then,
+    /// some may be ignored.
     pub(super) fn listen() -> io::Result<Signals> {
         let (sender, received) = mpsc::channel(LISTENED_TO.len());
         let ignored = ignored()?;
-        // An order of whoever has started us. It is for the command, too, which inherits it as long as nobody listens.
-        let is_left_alone =
-            |signal: Signal| MAY_BE_IGNORED.contains(&signal) && ignored & 1 << (signal.as_raw() - 1) != 0;
+        // An order of whoever has started us. It is for the command, too, which inherits it as long
+        // as nobody listens.
+        let is_left_alone = |signal: Signal| {
+            MAY_BE_IGNORED.contains(&signal) && ignored & 1 << (signal.as_raw() - 1) != 0
+        };
         for signal in LISTENED_TO.into_iter().filter(|signal| !is_left_alone(*signal)) {
             let mut stream = unix::signal(SignalKind::from_raw(signal.as_raw()))?;
             let sender = sender.clone();
-            tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(signal).await.is_ok() {} });
+            tokio::spawn(async move {
+                while stream.recv().await.is_some() && sender.send(signal).await.is_ok() {}
+            });
         }
         Ok(Signals(received))
     }
@@ -58,7 +64,9 @@ impl Signals {
 /// What this process ignores: the lowest bit is signal 1.
 fn ignored() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let ignored = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     ignored.ok_or_else(|| io::Error::other("the system does not say which are ignored"))
 }
 

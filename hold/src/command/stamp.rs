@@ -1,7 +1,9 @@
-//! `--stamp`: a local listener for as long as a tenure lasts. What a command sends there goes out with the tenure's headers.
+//! `--stamp`: a local listener for as long as a tenure lasts. What a command sends there goes out
+//! with the tenure's headers.
 //!
-//! For masters that can't be changed. When the tenure may be over all connections are closed, and so is each that still comes: what a
-//! command sends later reaches nobody, and nobody else gets its address before it has ended. HTTP/1.1, bodies as they come; no upgrades.
+//! For masters that can't be changed. When the tenure may be over all connections are closed, and
+//! so is each that still comes: what a command sends later reaches nobody, and nobody else gets its
+//! address before it has ended. HTTP/1.1, bodies as they come; no upgrades.
 
 mod forward;
 
@@ -30,13 +32,16 @@ use super::proxy_link::{HEADERS_MAX, ProxyLink, TlsRefusal};
 /// How long to leave the system alone when it has no connection to give, or an address not yet.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What this process has open beside the command's connections and those to the proxy: lists of processes, etcd, files of TLS.
+/// What this process has open beside the command's connections and those to the proxy: lists of
+/// processes, etcd, files of TLS.
 const DESCRIPTORS_ASIDE: usize = 64;
 
-/// How many connections a command may have, if this process may have so many descriptors: each takes one, and one to the proxy. More
-/// of them wait. Without a descriptor it could not be seen what of a command is left.
+/// How many connections a command may have, if this process may have so many descriptors: each
+/// takes one, and one to the proxy. More of them wait. Without a descriptor it could not be seen
+/// what of a command is left.
 pub(super) fn connections_max(descriptors: Option<u64>) -> usize {
-    let descriptors = descriptors.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    let descriptors =
+        descriptors.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     (descriptors.saturating_sub(DESCRIPTORS_ASIDE) / 2).clamp(1, Semaphore::MAX_PERMITS)
 }
 
@@ -48,12 +53,17 @@ pub struct StampRule {
 }
 
 impl StampRule {
-    /// Takes `ADDRESS=URL`, the address on loopback: whoever reaches it speaks in the holder's name.
+    /// Takes `ADDRESS=URL`, the address on loopback: whoever reaches it speaks in the holder's
+    /// name.
     pub(super) fn parse(text: &str) -> Result<StampRule, String> {
-        let (listen, to) = text.split_once('=').ok_or("must be \"127.0.0.1:8081=http://host:port\"")?;
-        let listen: SocketAddr = listen.parse().map_err(|_| format!("{listen:?} is no address and port"))?;
+        let (listen, to) =
+            text.split_once('=').ok_or("must be \"127.0.0.1:8081=http://host:port\"")?;
+        let listen: SocketAddr =
+            listen.parse().map_err(|_| format!("{listen:?} is no address and port"))?;
         if !listen.ip().is_loopback() {
-            return Err(format!("{listen} is not on loopback: whoever reaches it would speak in the holder's name"));
+            return Err(format!(
+                "{listen} is not on loopback: whoever reaches it would speak in the holder's name"
+            ));
         }
         let to = to.parse().map_err(|error: InvalidProxyAddress| error.to_string())?;
         Ok(StampRule { listen, to })
@@ -78,8 +88,19 @@ struct Way {
 }
 
 impl Outlet {
-    pub(super) fn new(listen: SocketAddr, link: ProxyLink, names: &HeaderNames, console: Console) -> Outlet {
-        Outlet(Arc::new(Way { listen, link, names: names.clone(), console, said: Mutex::default() }))
+    pub(super) fn new(
+        listen: SocketAddr,
+        link: ProxyLink,
+        names: &HeaderNames,
+        console: Console,
+    ) -> Outlet {
+        Outlet(Arc::new(Way {
+            listen,
+            link,
+            names: names.clone(),
+            console,
+            said: Mutex::default(),
+        }))
     }
 
     /// Which proxy it leads to.
@@ -91,7 +112,10 @@ impl Outlet {
     ///
     /// # Errors
     /// Says why it is not. One that is away may come later.
-    pub(super) async fn introduce(&self, standing: watch::Receiver<Standing>) -> Result<(), String> {
+    pub(super) async fn introduce(
+        &self,
+        standing: watch::Receiver<Standing>,
+    ) -> Result<(), String> {
         match timeout(INTRODUCED_WITHIN, self.0.link.connect(standing)).await {
             Ok(Err(error)) => match TlsRefusal::behind(&error) {
                 Some(refusal) => Err(format!("{self}: no TLS: {refusal}")),
@@ -101,7 +125,8 @@ impl Outlet {
         }
     }
 
-    /// Says why nothing goes that way, each reason once: the command may keep to itself what it is answered.
+    /// Says why nothing goes that way, each reason once: the command may keep to itself what it is
+    /// answered.
     fn complain(&self, why: &str) {
         let mut said = self.0.said.lock().unwrap_or_else(PoisonError::into_inner);
         if *said != why {
@@ -118,7 +143,8 @@ impl fmt::Display for Outlet {
     }
 }
 
-/// The listeners of a tenure. They serve as long as it lasts, and keep their addresses as long as this value does.
+/// The listeners of a tenure. They serve as long as it lasts, and keep their addresses as long as
+/// this value does.
 #[derive(Debug)]
 pub(super) struct Stamping {
     addresses: Vec<SocketAddr>,
@@ -126,8 +152,8 @@ pub(super) struct Stamping {
 }
 
 impl Stamping {
-    /// An address that is in use is waited for, for so long: it may be that of a command on this machine whose tenure is over, as long as that
-    /// command has not ended.
+    /// An address that is in use is waited for, for so long: it may be that of a command on this
+    /// machine whose tenure is over, as long as that command has not ended.
     pub(super) async fn open(
         outlets: &[Outlet],
         tenure: &Tenure,
@@ -139,12 +165,19 @@ impl Stamping {
         let mut stamping = Stamping { addresses: Vec::new(), listeners: JoinSet::new() };
         for outlet in outlets {
             let listen = outlet.0.listen;
-            let failed = |error: io::Error| io::Error::new(error.kind(), format!("--stamp {listen}: {error}"));
+            let failed = |error: io::Error| {
+                io::Error::new(error.kind(), format!("--stamp {listen}: {error}"))
+            };
             let listener = bind(listen, until).await.map_err(failed)?;
             stamping.addresses.push(listener.local_addr().map_err(failed)?);
             let (stamp, standing) = (outlet.0.names.stamp(tenure), tenure.standing());
-            let accepting =
-                Accepting { listener, outlet: outlet.clone(), stamp, standing, places: Arc::clone(&places) };
+            let accepting = Accepting {
+                listener,
+                outlet: outlet.clone(),
+                stamp,
+                standing,
+                places: Arc::clone(&places),
+            };
             stamping.listeners.spawn(accepting.until(tenure.lost()));
         }
         Ok(stamping)
@@ -167,7 +200,9 @@ impl fmt::Display for Stamping {
 async fn bind(listen: SocketAddr, until: Instant) -> io::Result<TcpListener> {
     loop {
         match TcpListener::bind(listen).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => sleep(PAUSE).await,
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                sleep(PAUSE).await
+            }
             bound => return bound,
         }
     }
@@ -184,8 +219,9 @@ struct Accepting {
 }
 
 impl Accepting {
-    /// Serves until the tenure is lost. Returns never: from then on, whatever comes is closed at once. Were the address let go with the tenure,
-    /// the next holder on this machine could have it before this command has ended, and send on what this one writes as its own.
+    /// Serves until the tenure is lost. Returns never: from then on, whatever comes is closed at
+    /// once. Were the address let go with the tenure, the next holder on this machine could have it
+    /// before this command has ended, and send on what this one writes as its own.
     async fn until(self, lost: impl Future<Output = Over>) {
         tokio::select! {
             biased;
@@ -229,7 +265,8 @@ impl Accepting {
     }
 }
 
-/// Serves one connection of the command's. It has its own connections to the proxy, so that a renewed certificate counts for it.
+/// Serves one connection of the command's. It has its own connections to the proxy, so that a
+/// renewed certificate counts for it.
 async fn serve(stream: TcpStream, forwarder: Forwarder) {
     let _ = stream.set_nodelay(true);
     let forwarder = Arc::new(forwarder);
@@ -238,7 +275,8 @@ async fn serve(stream: TcpStream, forwarder: Forwarder) {
         async move { Ok::<_, Infallible>(forwarder.forward(request).await) }
     });
     let mut server = http1::Builder::new();
-    // It is the command's own: it may leave a connection idle, or begin a request, for as long as it likes.
+    // It is the command's own: it may leave a connection idle, or begin a request, for as long as
+    // it likes.
     server.header_read_timeout(None).max_headers(HEADERS_MAX);
     // What goes wrong on a connection concerns its client, which sees it end.
     let _ = server.serve_connection(TokioIo::new(stream), service).await;
@@ -255,7 +293,10 @@ mod tests {
             ("[::1]:0=https://proxy", "[::1]:0", "https://proxy"),
         ] {
             let rule = StampRule::parse(text).unwrap();
-            assert_eq!((rule.listen.to_string().as_str(), rule.to.to_string().as_str()), (listen, to));
+            assert_eq!(
+                (rule.listen.to_string().as_str(), rule.to.to_string().as_str()),
+                (listen, to)
+            );
         }
         for wrong in [
             "8081=http://proxy",

@@ -1,8 +1,9 @@
 //! Starts the command so that it cannot run before its watchdog knows it.
 //!
-//! Between the start of a process and the watchdog's order this process may be killed, and then nobody would end the command.
-//! So this program starts itself again as the [`Starter`]. That one waits at a pipe for leave, and then becomes the command.
-//! When this process ends first, the pipe ends too, and there is no command.
+//! Between the start of a process and the watchdog's order this process may be killed, and then
+//! nobody would end the command. So this program starts itself again as the [`Starter`]. That one
+//! waits at a pipe for leave, and then becomes the command. When this process ends first, the pipe
+//! ends too, and there is no command.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,7 +25,8 @@ const SUBCOMMAND: &str = "hold-start";
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// A process that becomes the command once it is let go. To be kept for as long as that process runs.
+/// A process that becomes the command once it is let go. To be kept for as long as that process
+/// runs.
 #[derive(Debug)]
 pub(super) struct Starter {
     id: Pid,
@@ -34,15 +36,26 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// Starts the process with this environment, in a process group of its own unless it is to stay in this one's.
-    pub(super) fn start(command: &[OsString], foreground: bool, environment: &[(&str, String)]) -> io::Result<Starter> {
+    /// Starts the process with this environment, in a process group of its own unless it is to stay
+    /// in this one's.
+    pub(super) fn start(
+        command: &[OsString],
+        foreground: bool,
+        environment: &[(&str, String)],
+    ) -> io::Result<Starter> {
         let (gate, leave) = io::pipe()?;
         // This name stays right when the program's file is replaced.
         let mut starter = Command::new("/proc/self/exe");
-        starter.arg(SUBCOMMAND).arg(format!("/proc/{}/fd/{}", std::process::id(), gate.as_raw_fd()));
+        starter.arg(SUBCOMMAND).arg(format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            gate.as_raw_fd()
+        ));
         starter.arg("--").args(command);
         // A `hold` around this one may have set it, for another tenure.
-        starter.env_remove("FENCE_STAMP").envs(environment.iter().map(|(name, value)| (name, value)));
+        starter
+            .env_remove("FENCE_STAMP")
+            .envs(environment.iter().map(|(name, value)| (name, value)));
         if !foreground {
             starter.process_group(0);
         }
@@ -70,7 +83,8 @@ pub fn become_command(gate: &Path, command: &[OsString]) -> u8 {
     };
     let exit = match may_begin {
         Ok(()) => {
-            let (program, arguments) = command.split_first().expect("the command line has a command");
+            let (program, arguments) =
+                command.split_first().expect("the command line has a command");
             let error = Command::new(program).args(arguments).exec();
             let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
             Exit::new(code, format!("{} cannot be run: {error}", program.display()))

@@ -35,7 +35,8 @@ pub(super) enum End {
 }
 
 impl Hold {
-    /// Runs the command under the tenure. When this returns, no process of it is left that this process may end.
+    /// Runs the command under the tenure. When this returns, no process of it is left that this
+    /// process may end.
     pub(super) async fn under_lock(&mut self, tenure: &Tenure) -> End {
         let (alarm, stamping) = match self.begin(tenure).await {
             Ok(begun) => begun,
@@ -46,14 +47,18 @@ impl Hold {
         end
     }
 
-    /// Has the proxy close the door behind the predecessor, and opens the addresses at which the command's requests are taken.
+    /// Has the proxy close the door behind the predecessor, and opens the addresses at which the
+    /// command's requests are taken.
     async fn begin(&mut self, tenure: &Tenure) -> Result<(Alarm, Stamping), End> {
-        // A command of an earlier holder on this machine is asked to end for so long, and then killed.
+        // A command of an earlier holder on this machine is asked to end for so long, and then
+        // killed.
         let patience = self.settings.grace_when_lost(tenure.ttl()) + KILLED_WITHIN;
         let begun = async {
             proxies_ready(self.fence_call.as_ref(), &self.outlets, tenure, &self.console).await?;
-            let alarm = Alarm::new().map_err(|error| failed(format!("the clock cannot be set up: {error}")))?;
-            let opened = Stamping::open(&self.outlets, tenure, patience, self.connections_max).await;
+            let alarm = Alarm::new()
+                .map_err(|error| failed(format!("the clock cannot be set up: {error}")))?;
+            let opened =
+                Stamping::open(&self.outlets, tenure, patience, self.connections_max).await;
             Ok((alarm, opened.map_err(|error| failed(error.to_string()))?))
         };
         tokio::select! {
@@ -76,13 +81,16 @@ impl Hold {
         }
         let mut starter = match Starter::start(command, *foreground, &environment) {
             Ok(starter) => starter,
-            Err(error) => return failed(format!("no process can be started for the command: {error}")),
+            Err(error) => {
+                return failed(format!("no process can be started for the command: {error}"));
+            }
         };
         let processes = ProcessTree::of(starter.id(), !foreground, self.others.clone());
         let mut life = Life::begins(processes, tenure, alarm, &self.settings);
         life.note_standing();
         self.watchdog.guard(&life.processes, life.watchdog_kills_at());
-        // All that was done until now may have taken too long: then the process is killed as it waits.
+        // All that was done until now may have taken too long: then the process is killed as it
+        // waits.
         if tenure.is_held() {
             starter.let_go();
             self.console.print_verbose(format_args!("started process {}", starter.id()));
@@ -143,7 +151,11 @@ impl Hold {
             if matches!(life.processes.is_gone(), Ok(true)) {
                 return;
             }
-            let who = if life.processes.status().is_some() { "what the command has left" } else { "the command" };
+            let who = if life.processes.status().is_some() {
+                "what the command has left"
+            } else {
+                "the command"
+            };
             life.processes.kill();
             life.stage = Stage::Killed;
             match may_signal(life.processes.command()) {
@@ -155,15 +167,18 @@ impl Hold {
         }
     }
 
-    /// The tenure is over: the command is asked to end, and is killed before the lock can be another's.
+    /// The tenure is over: the command is asked to end, and is killed before the lock can be
+    /// another's.
     fn lose(&mut self, life: &mut Life) {
         if life.lost.is_some() {
             return;
         }
         let had_ended = life.processes.status().is_some();
         self.bury(life);
-        // A command that is seen to have ended only now may have been killed by the watchdog, unless it went well.
-        life.is_last |= had_ended || life.processes.status().is_some_and(|status| status.exit_status() == Some(0));
+        // A command that is seen to have ended only now may have been killed by the watchdog,
+        // unless it went well.
+        life.is_last |= had_ended
+            || life.processes.status().is_some_and(|status| status.exit_status() == Some(0));
         let over = match *life.standing.borrow() {
             Standing::Over(over) => over,
             Standing::Held { .. } => Over::NotRenewed,
@@ -218,7 +233,9 @@ impl Hold {
         }
         match life.stage {
             Stage::Runs => {
-                self.console.print(format_args!("the command has ended and left processes behind: ending them"));
+                self.console.print(format_args!(
+                    "the command has ended and left processes behind: ending them"
+                ));
                 life.terminate(BootInstant::now() + self.settings.grace);
             }
             Stage::Asked { .. } => life.processes.terminate(),
@@ -231,7 +248,8 @@ fn failed(why: impl Into<String>) -> End {
     End::Exit(Exit::failed(why))
 }
 
-/// Returns when the door is closed and no other proxy has shown that it is not the one that is meant.
+/// Returns when the door is closed and no other proxy has shown that it is not the one that is
+/// meant.
 async fn proxies_ready(
     fence_call: Option<&FenceCall>,
     outlets: &[Outlet],
@@ -239,12 +257,14 @@ async fn proxies_ready(
     console: &Console,
 ) -> Result<(), End> {
     if let Some(fence_call) = fence_call {
-        console.print_verbose(format_args!("asking {fence_call} to close the door behind earlier holders"));
+        console.print_verbose(format_args!(
+            "asking {fence_call} to close the door behind earlier holders"
+        ));
         fence_call.close(tenure, console).await.map_err(|error| match error {
             FenceCallError::Over(over) => End::Lost(over),
-            FenceCallError::Refused { .. } | FenceCallError::Unexpected { .. } | FenceCallError::Tls { .. } => {
-                failed(error.to_string())
-            }
+            FenceCallError::Refused { .. }
+            | FenceCallError::Unexpected { .. }
+            | FenceCallError::Tls { .. } => failed(error.to_string()),
         })?;
     }
     for outlet in outlets.iter().filter(|outlet| outlet.proxy().is_secure()) {
@@ -267,7 +287,8 @@ struct Life {
     /// How much later than this process the watchdog steps in.
     watchdog_delay: Duration,
     lost: Option<Over>,
-    /// Whether the command does not run again, also if the lock is lost: this process was asked to end, or the command had ended.
+    /// Whether the command does not run again, also if the lock is lost: this process was asked to
+    /// end, or the command had ended.
     is_last: bool,
     watchdog_ended: bool,
     stage: Stage,
@@ -284,7 +305,12 @@ enum Stage {
 }
 
 impl Life {
-    fn begins(processes: ProcessTree, tenure: &Tenure, alarm: Alarm, settings: &HoldSettings) -> Life {
+    fn begins(
+        processes: ProcessTree,
+        tenure: &Tenure,
+        alarm: Alarm,
+        settings: &HoldSettings,
+    ) -> Life {
         Life {
             processes,
             standing: tenure.standing(),
@@ -342,7 +368,9 @@ impl Life {
     fn watchdog_kills_at(&self) -> BootInstant {
         let due = match (self.lost, self.stage) {
             (Some(_), Stage::Asked { kill_at }) => kill_at,
-            (None, _) | (Some(_), Stage::Runs | Stage::Killed) => self.sure_until + self.grace_when_lost,
+            (None, _) | (Some(_), Stage::Runs | Stage::Killed) => {
+                self.sure_until + self.grace_when_lost
+            }
         };
         due + self.watchdog_delay
     }

@@ -1,8 +1,10 @@
-//! A second process that ends the command where the first cannot: when the first was killed, or stands still.
+//! A second process that ends the command where the first cannot: when the first was killed, or
+//! stands still.
 //!
-//! The first process writes an order into its standard input each time the lock was renewed: whom to end, and when. Without
-//! another order the watchdog ends the command at that moment. When its input ends, it waits until the first process is gone, and
-//! ends the command then. Both processes go by CLOCK_BOOTTIME.
+//! The first process writes an order into its standard input each time the lock was renewed: whom
+//! to end, and when. Without another order the watchdog ends the command at that moment. When its
+//! input ends, it waits until the first process is gone, and ends the command then. Both processes
+//! go by CLOCK_BOOTTIME.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -37,7 +39,8 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts one. The others are children of this process that have nothing to do with the command.
+    /// Starts one. The others are children of this process that have nothing to do with the
+    /// command.
     pub(super) fn start(others: &[Pid]) -> io::Result<Watchdog> {
         let mut command = Command::new(std::env::current_exe()?);
         // In a group of its own: what a terminal sends to its foreground is not for it.
@@ -56,9 +59,14 @@ impl Watchdog {
         Pid::from_child(&self.process)
     }
 
-    /// From now on, the watchdog ends the command at that moment, or as soon as this process has ended.
+    /// From now on, the watchdog ends the command at that moment, or as soon as this process has
+    /// ended.
     pub(super) fn guard(&mut self, processes: &ProcessTree, at: BootInstant) {
-        self.tell(Some(Order { command: processes.command(), leads_group: processes.leads_group(), at }));
+        self.tell(Some(Order {
+            command: processes.command(),
+            leads_group: processes.leads_group(),
+            at,
+        }));
     }
 
     /// From now on, the watchdog ends nobody.
@@ -77,10 +85,12 @@ impl Watchdog {
             return;
         }
         self.told = order;
-        // A pipe takes a short line whole or not at all. If the watchdog has ended, its parent learns that from the system.
+        // A pipe takes a short line whole or not at all. If the watchdog has ended, its parent
+        // learns that from the system.
         let written = self.orders.write(line(order).as_bytes());
         if written.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            // It has stood still while a pipe filled with orders: it is of no use, and must not hold this process up.
+            // It has stood still while a pipe filled with orders: it is of no use, and must not
+            // hold this process up.
             let _ = self.process.kill();
         }
     }
@@ -97,7 +107,11 @@ struct Order {
 /// An order as a line of the watchdog's input; `None`: nobody is to be ended.
 fn line(order: Option<Order>) -> String {
     let Some(Order { command, leads_group, at }) = order else { return "nobody\n".to_owned() };
-    format!("{} {command} {}\n", if leads_group { "group" } else { "process" }, at.since_boot().as_nanos())
+    format!(
+        "{} {command} {}\n",
+        if leads_group { "group" } else { "process" },
+        at.since_boot().as_nanos()
+    )
 }
 
 /// The order of a line without its end; `None`: it is not an order.
@@ -110,7 +124,8 @@ fn order(line: &str) -> Option<Option<Order>> {
         _ => return None,
     };
     // The system takes 0 and numbers below it for sets of processes.
-    let command = words.next()?.parse().ok().filter(|number| *number > 0).and_then(Pid::from_raw)?;
+    let command =
+        words.next()?.parse().ok().filter(|number| *number > 0).and_then(Pid::from_raw)?;
     let at = BootInstant::from_boot(Duration::from_nanos(words.next()?.parse().ok()?));
     Some(Some(Order { command, leads_group, at }))
 }
@@ -139,12 +154,14 @@ impl Holder {
         signal_group(Signal::KILL);
     }
 
-    /// Waits until the holder, which is about to end, is gone, or until the order's moment. Returns the command, what the holder had
-    /// adopted, and their descendants, as they were when the holder was last there.
+    /// Waits until the holder, which is about to end, is gone, or until the order's moment. Returns
+    /// the command, what the holder had adopted, and their descendants, as they were when the
+    /// holder was last there.
     ///
-    /// A process that ends closes its files first, which ends the watchdog's input, and loses its children after that. If one of
-    /// the command's group were stopped by then, the kernel would send SIGHUP and SIGCONT to the group (POSIX, "orphaned process
-    /// group"). The command would end of itself, and its children would be nobody's that the watchdog knows.
+    /// A process that ends closes its files first, which ends the watchdog's input, and loses its
+    /// children after that. If one of the command's group were stopped by then, the kernel would
+    /// send SIGHUP and SIGCONT to the group (POSIX, "orphaned process group"). The command would
+    /// end of itself, and its children would be nobody's that the watchdog knows.
     async fn until_gone(&self, order: Order) -> Vec<Pid> {
         let mut left = Vec::new();
         loop {
@@ -163,7 +180,8 @@ impl Holder {
     /// The command, and the other children of the holder, as long as the holder is there.
     fn roots(&self, order: Order) -> Vec<Pid> {
         let mut roots = children(self.id).unwrap_or_default();
-        // Looked at after the children: a process that is still our parent has not left its number to another.
+        // Looked at after the children: a process that is still our parent has not left its number
+        // to another.
         if !self.is_there() {
             roots.clear();
         }
@@ -178,7 +196,8 @@ impl Holder {
     }
 }
 
-/// What the second process does, from its beginning to its end, for the first one with those children. Returns the exit code.
+/// What the second process does, from its beginning to its end, for the first one with those
+/// children. Returns the exit code.
 pub async fn watch_over(holder: i32, others: &[i32]) -> u8 {
     let writer = ConsoleWriter::begin();
     let console = writer.console(false);
@@ -250,7 +269,8 @@ mod tests {
 
     #[test]
     fn order_arrives_as_it_was_given() {
-        let one = end(Pid::from_raw(4_194_304).unwrap(), Duration::from_nanos(1_234_567_890_123_456_789));
+        let one =
+            end(Pid::from_raw(4_194_304).unwrap(), Duration::from_nanos(1_234_567_890_123_456_789));
         for given in [None, Some(one), Some(Order { leads_group: true, ..one })] {
             assert_eq!(order(line(given).trim_end()), Some(given));
         }
@@ -262,7 +282,8 @@ mod tests {
     #[test]
     fn watchdog_that_stands_still_is_killed() {
         let mut watchdog =
-            Watchdog::of(Command::new("sleep").arg("1000").stdin(Stdio::piped()).spawn().unwrap()).unwrap();
+            Watchdog::of(Command::new("sleep").arg("1000").stdin(Stdio::piped()).spawn().unwrap())
+                .unwrap();
         let id = watchdog.id();
         for _ in 0..10_000 {
             watchdog.tell(Some(end(id, Duration::ZERO)));
@@ -277,7 +298,8 @@ mod tests {
     /// The processes between it and the command have ended.
     #[test]
     fn who_is_known_to_have_come_of_a_command_is_ended_without_it() {
-        let [mut command, mut known] = ["0", "30"].map(|time| Command::new("sleep").arg(time).spawn().unwrap());
+        let [mut command, mut known] =
+            ["0", "30"].map(|time| Command::new("sleep").arg(time).spawn().unwrap());
         let ended = Pid::from_child(&command);
         // Not reaped, so that no other process has its number.
         waitid(WaitId::Pid(ended), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();

@@ -10,11 +10,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-/// A connection that writes as long as a tenure is surely held. Below TLS, so that it also keeps back what was encrypted and not
-/// written before.
+/// A connection that writes as long as a tenure is surely held. Below TLS, so that it also keeps
+/// back what was encrypted and not written before.
 ///
-/// Whoever closes connections when the tenure is over may come too late: after a pause of this process, the task that has
-/// something to write may be the first to run.
+/// Whoever closes connections when the tenure is over may come too late: after a pause of this
+/// process, the task that has something to write may be the first to run.
 #[derive(Debug)]
 pub(super) struct WhileHeld {
     stream: TcpStream,
@@ -38,8 +38,9 @@ impl Drop for WhileHeld {
     fn drop(&mut self) {
         let given_back = *self.standing.borrow() == Standing::Over(Over::Released);
         if !given_back && self.check().is_err() {
-            // What the kernel has not sent yet is not to be sent any more, whoever else has the socket: a process that is being started has
-            // all that is open here until it runs its program, and closing it here alone would change nothing. Dissolving the connection
+            // What the kernel has not sent yet is not to be sent any more, whoever else has the
+            // socket: a process that is being started has all that is open here until it runs its
+            // program, and closing it here alone would change nothing. Dissolving the connection
             // resets it (tcp(7), `AF_UNSPEC`). If that fails, it is gone already.
             let _ = connect_unspec(&self.stream);
         }
@@ -47,13 +48,21 @@ impl Drop for WhileHeld {
 }
 
 impl AsyncRead for WhileHeld {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
 impl AsyncWrite for WhileHeld {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.check()?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -98,7 +107,8 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection that takes only little that was not read, and what ends the tenure.
+    /// Both ends of a connection that takes only little that was not read, and what ends the
+    /// tenure.
     async fn pair() -> (WhileHeld, TcpStream, watch::Sender<Standing>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
@@ -125,7 +135,11 @@ mod tests {
     }
 
     fn endings() -> [Standing; 3] {
-        [Standing::Over(Over::KeyDeleted), Standing::Over(Over::Released), Standing::Held { until: BootInstant::now() }]
+        [
+            Standing::Over(Over::KeyDeleted),
+            Standing::Over(Over::Released),
+            Standing::Held { until: BootInstant::now() },
+        ]
     }
 
     #[tokio::test]

@@ -1,9 +1,11 @@
-//! The calls of a lock's holder. Each may be sent twice without harm: a call whose outcome is unknown is sent again.
+//! The calls of a lock's holder. Each may be sent twice without harm: a call whose outcome is
+//! unknown is sent again.
 
 use std::time::Duration;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    TxnOpResponse, TxnResponse,
 };
 use fencepost_locks::{Event, KeyRange, Watch as _, WatchNews, Within};
 use fencepost_policy::{LockKey, Owner, Revision};
@@ -63,7 +65,8 @@ pub(crate) struct Look {
 }
 
 impl Etcd {
-    /// Takes the lock if nobody has it. With a place in the queue, the place is given up in the same step.
+    /// Takes the lock if nobody has it. With a place in the queue, the place is given up in the
+    /// same step.
     pub(crate) async fn take(
         &self,
         key: &LockKey,
@@ -74,9 +77,14 @@ impl Etcd {
     ) -> Result<Taking, StoreError> {
         let key = key.as_str();
         let mut free = vec![Compare::create_revision(key, CompareOp::Equal, 0)];
-        let mut take = vec![TxnOp::put(key, owner.as_bytes(), Some(PutOptions::new().with_lease(lease)))];
+        let mut take =
+            vec![TxnOp::put(key, owner.as_bytes(), Some(PutOptions::new().with_lease(lease)))];
         if let Some(place) = place {
-            free.push(Compare::create_revision(place.entry.as_str(), CompareOp::Equal, place.created));
+            free.push(Compare::create_revision(
+                place.entry.as_str(),
+                CompareOp::Equal,
+                place.created,
+            ));
             take.push(TxnOp::delete(place.entry.as_str(), None));
         }
         let txn = Txn::new().when(free).and_then(take).or_else([TxnOp::get(key, None)]);
@@ -103,9 +111,12 @@ impl Etcd {
     ) -> Result<Place, StoreError> {
         let entry = format!("{queue}{lease:016x}");
         let absent = Compare::create_revision(entry.as_str(), CompareOp::Equal, 0);
-        let put = TxnOp::put(entry.as_str(), owner.as_bytes(), Some(PutOptions::new().with_lease(lease)));
-        let txn = Txn::new().when([absent]).and_then([put]).or_else([TxnOp::get(entry.as_str(), None)]);
-        let answer = self.client().transact(&below(queue), &txn, Within::altogether(within)).await?;
+        let put =
+            TxnOp::put(entry.as_str(), owner.as_bytes(), Some(PutOptions::new().with_lease(lease)));
+        let txn =
+            Txn::new().when([absent]).and_then([put]).or_else([TxnOp::get(entry.as_str(), None)]);
+        let answer =
+            self.client().transact(&below(queue), &txn, Within::altogether(within)).await?;
         let created = match answer.succeeded() {
             true => revision_of(&answer),
             // An attempt of ours that we did not hear of.
@@ -126,7 +137,8 @@ impl Etcd {
             .with_sort(SortTarget::Create, SortOrder::Descend)
             .with_limit(1)
             .with_keys_only();
-        let Look { as_of, record } = self.read(&below(queue), last_before, Within::altogether(within)).await?;
+        let Look { as_of, record } =
+            self.read(&below(queue), last_before, Within::altogether(within)).await?;
         Ok(record.map(|record| (String::from_utf8_lossy(record.key()).into_owned(), as_of)))
     }
 
@@ -135,7 +147,8 @@ impl Etcd {
         self.read(&one(key), GetOptions::new(), within).await
     }
 
-    /// Waits for the first change of a key at this revision or later, however often it has to be watched anew.
+    /// Waits for the first change of a key at this revision or later, however often it has to be
+    /// watched anew.
     pub(crate) async fn change(&self, key: &str, from: i64) -> Change {
         let from = u64::try_from(from).ok().and_then(Revision::new).unwrap_or(Revision::MIN);
         loop {
@@ -163,7 +176,12 @@ impl Etcd {
         }
     }
 
-    async fn read(&self, range: &KeyRange, options: GetOptions, within: Within) -> Result<Look, StoreError> {
+    async fn read(
+        &self,
+        range: &KeyRange,
+        options: GetOptions,
+        within: Within,
+    ) -> Result<Look, StoreError> {
         let mut answer = self.client().get(range, options, within).await?;
         let as_of = answer.header().map_or(0, |header| header.revision());
         Ok(Look { as_of, record: answer.take_kvs().into_iter().next() })
@@ -180,7 +198,8 @@ pub(crate) struct Mine {
 }
 
 impl Mine {
-    /// Why the tenure is over, if the record shows that. Its holder may write it again, as long as it says the same.
+    /// Why the tenure is over, if the record shows that. Its holder may write it again, as long as
+    /// it says the same.
     pub(crate) fn over(&self, record: Option<&KeyValue>) -> Option<Over> {
         let Some(record) = record else { return Some(Over::KeyDeleted) };
         let stands = record.create_revision() == self.created

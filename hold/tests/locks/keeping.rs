@@ -77,20 +77,26 @@ async fn a_tenure_is_over_as_soon_as_its_key_or_its_lease_is_gone() {
         // Whoever has written the key meanwhile keeps it.
         tenure.release().await.unwrap();
         let left = store.keys("/").await.len();
-        assert_eq!(left, usize::from(matches!(what, "key overwritten" | "key taken by another")), "{what}");
+        assert_eq!(
+            left,
+            usize::from(matches!(what, "key overwritten" | "key taken by another")),
+            "{what}"
+        );
         client.delete(KEY, None).await.unwrap();
     }
     store.is_clean().await;
 }
 
-/// A watch may be silent, and etcd goes on renewing a lease whose key is gone: only the quorum read after a renewal shows it.
+/// A watch may be silent, and etcd goes on renewing a lease whose key is gone: only the quorum read
+/// after a renewal shows it.
 #[tokio::test]
 async fn a_renewal_does_not_count_when_the_key_is_gone() {
     let store = Store::start().await;
     for what in ["deleted", "taken by another"] {
         let relay = Relay::before(&store.member).await;
         let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
-        let tenure = Lock::builder(KEY, "a").ttl(TTL).build(&etcd).unwrap().acquire().await.unwrap();
+        let tenure =
+            Lock::builder(KEY, "a").ttl(TTL).build(&etcd).unwrap().acquire().await.unwrap();
         // The first connection is for calls, the second for watches.
         eventually("the key is watched", async || (relay.accepted() >= 2).then_some(())).await;
         tenure.standing().changed().await.unwrap();
@@ -125,7 +131,10 @@ async fn a_holder_may_write_its_key_again_as_long_as_it_says_the_same() {
     let deleted = BootInstant::now();
     store.client().delete(KEY, None).await.unwrap();
     assert_eq!(over(&tenure).await, Over::KeyDeleted);
-    assert!(BootInstant::now().since(deleted) < ttl / 3, "the watch is faster than the next renewal");
+    assert!(
+        BootInstant::now().since(deleted) < ttl / 3,
+        "the watch is faster than the next renewal"
+    );
 }
 
 #[tokio::test]
@@ -149,7 +158,8 @@ async fn a_compacted_history_ends_no_tenure_and_hides_no_deletion() {
     let tenure = store.lock_with("a", |lock| lock.ttl(SECOND * 12)).acquire().await.unwrap();
     let mut revision = 0;
     for _ in 0..5 {
-        revision = store.client().put("/other", "x", None).await.unwrap().header().unwrap().revision();
+        revision =
+            store.client().put("/other", "x", None).await.unwrap().header().unwrap().revision();
     }
     store.client().compact(revision, None).await.unwrap();
     // Whatever watches the key has to begin anew, at a revision that is no more.

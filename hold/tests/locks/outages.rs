@@ -27,14 +27,17 @@ async fn a_tenure_that_is_not_renewed_is_over_at_three_quarters_of_its_time_to_l
     // A renewal that was under way when etcd stopped may still have counted.
     assert!(now.since(until) < TTL / 2, "{:?} late", now.since(until));
     store.member.resume();
-    // The lock may still stand in etcd; it is given back, and nobody is told that it is held after all.
-    eventually("etcd answers again", async || store.client().get(KEY, None).await.ok().map(drop)).await;
+    // The lock may still stand in etcd; it is given back, and nobody is told that it is held after
+    // all.
+    eventually("etcd answers again", async || store.client().get(KEY, None).await.ok().map(drop))
+        .await;
     assert!(!tenure.is_held());
     tenure.release().await.unwrap();
     store.is_clean().await;
 }
 
-/// Its transaction reaches etcd, and is carried out when nobody waits for it any more; so are those that were sent again.
+/// Its transaction reaches etcd, and is carried out when nobody waits for it any more; so are those
+/// that were sent again.
 #[tokio::test]
 async fn an_acquisition_whose_outcome_is_not_known_is_found_out() {
     let store = Store::start().await;
@@ -55,7 +58,8 @@ async fn an_acquisition_whose_outcome_is_not_known_is_found_out() {
     }
 }
 
-/// The lock is taken, and the answer that says so comes too late: it must not be waited for as if it were another's.
+/// The lock is taken, and the answer that says so comes too late: it must not be waited for as if
+/// it were another's.
 #[tokio::test]
 async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
     let store = Store::start().await;
@@ -66,7 +70,8 @@ async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
     let before = store.member.requests_total().await;
     let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("b has been told that it waits", async || {
-        (store.member.requests_total().await.since(&before).of("Txn") >= 1 && relay.accepted() >= 2).then_some(())
+        (store.member.requests_total().await.since(&before).of("Txn") >= 1 && relay.accepted() >= 2)
+            .then_some(())
     })
     .await;
     // There and back takes longer than an attempt may.
@@ -77,7 +82,10 @@ async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
     })
     .await;
     relay.delay(Duration::ZERO).await;
-    let tenure = tokio::time::timeout(PATIENCE, waiting).await.expect("b learns that it has the lock").unwrap();
+    let tenure = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("b learns that it has the lock")
+        .unwrap();
     assert_eq!(store.keys(KEY).await[0].create_revision(), tenure.revision().get().cast_signed());
     tenure.release().await.unwrap();
     etcd.settled().await;
@@ -96,10 +104,14 @@ async fn a_won_lock_is_kept_though_its_first_renewal_is_late() {
         // An attempt to renew has a third of a second, any other a second.
         let lock = Lock::builder(KEY, "b").ttl(SECOND * 2).build(&etcd).unwrap();
         let mut waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        eventually("b waits, and has renewed its lease", async || (renewals().await >= 1).then_some(())).await;
+        eventually("b waits, and has renewed its lease", async || {
+            (renewals().await >= 1).then_some(())
+        })
+        .await;
         let before = renewals().await;
         relay.delay(Duration::from_millis(300)).await;
-        // So that the last renewal in time is too old to begin a tenure with, whenever b tries to take the lock.
+        // So that the last renewal in time is too old to begin a tenure with, whenever b tries to
+        // take the lock.
         eventually("a renewal is late", async || (renewals().await > before).then_some(())).await;
         held.release().await.unwrap();
         let first = eventually("b has the lock", async || {
@@ -108,7 +120,9 @@ async fn a_won_lock_is_kept_though_its_first_renewal_is_late() {
         .await;
         // One may be of the time before it was told so.
         let before = renewals().await;
-        let late = eventually("its renewals are late", async || (renewals().await >= before + 3).then_some(()));
+        let late = eventually("its renewals are late", async || {
+            (renewals().await >= before + 3).then_some(())
+        });
         tokio::select! {
             over = &mut waiting => panic!("it was not waited for: {over:?}"),
             () = late => {}
@@ -118,9 +132,13 @@ async fn a_won_lock_is_kept_though_its_first_renewal_is_late() {
             store.client().delete(KEY, None).await.unwrap();
         }
         relay.delay(Duration::ZERO).await;
-        let tenure = tokio::time::timeout(PATIENCE, waiting).await.expect("b has the lock").unwrap();
+        let tenure =
+            tokio::time::timeout(PATIENCE, waiting).await.expect("b has the lock").unwrap();
         let revision = tenure.revision().get().cast_signed();
-        assert_eq!(store.keys(KEY).await.iter().map(|record| record.create_revision()).collect::<Vec<_>>(), [revision]);
+        assert_eq!(
+            store.keys(KEY).await.iter().map(|record| record.create_revision()).collect::<Vec<_>>(),
+            [revision]
+        );
         assert_eq!(revision == first.create_revision(), stands);
         assert!(tenure.is_held());
         tenure.release().await.unwrap();
@@ -188,7 +206,8 @@ async fn who_waits_through_the_loss_of_its_lease_gets_the_lock_in_the_end() {
     store.is_clean().await;
 }
 
-/// They watched from revisions that the restored store had yet to reach: nobody heard that the lock was free, and it stood free for ever.
+/// They watched from revisions that the restored store had yet to reach: nobody heard that the lock
+/// was free, and it stood free for ever.
 #[tokio::test]
 async fn a_waiter_gets_the_lock_though_etcd_was_restored() {
     let mut store = Store::start().await;
@@ -201,12 +220,13 @@ async fn a_waiter_gets_the_lock_though_etcd_was_restored() {
         store.until_queued(waiting.len()).await;
     }
     let until_watches = async |count| {
-        let watches = async || (store.member.requests_total().await.of("Watch") >= count).then_some(());
+        let watches =
+            async || (store.member.requests_total().await.of("Watch") >= count).then_some(());
         eventually("those who wait watch what they wait for", watches).await;
     };
     until_watches(3).await;
-    // The backup has the lock and all leases, and one place only. c learns that nobody is before it; then b and c wait for the
-    // lock, and d for c's place.
+    // The backup has the lock and all leases, and one place only. c learns that nobody is before
+    // it; then b and c wait for the lock, and d for c's place.
     let places = store.keys("/lock.queue/").await;
     client.delete(places[0].key(), None).await.unwrap();
     until_watches(4).await;
@@ -216,18 +236,24 @@ async fn a_waiter_gets_the_lock_though_etcd_was_restored() {
         client.put("/other", "x", None).await.unwrap();
     }
     client.put(KEY, "a", None).await.unwrap();
-    client.put(places[1].key(), "c", Some(PutOptions::new().with_lease(places[1].lease()))).await.unwrap();
+    client
+        .put(places[1].key(), "c", Some(PutOptions::new().with_lease(places[1].lease())))
+        .await
+        .unwrap();
     until_watches(7).await;
     store.member.restore_snapshot(&backup).await;
     store.until_queued(3).await;
     store.client().delete(KEY, None).await.unwrap();
-    while let Some(acquired) = tokio::time::timeout(PATIENCE, waiting.join_next()).await.expect("it is heard of") {
+    while let Some(acquired) =
+        tokio::time::timeout(PATIENCE, waiting.join_next()).await.expect("it is heard of")
+    {
         acquired.unwrap().release().await.unwrap();
     }
     store.is_clean().await;
 }
 
-/// It takes 8 s to find out that a watch's connection is dead, and a watch of a restored store that has grown since is silent without that.
+/// It takes 8 s to find out that a watch's connection is dead, and a watch of a restored store that
+/// has grown since is silent without that.
 #[tokio::test]
 async fn who_waits_gets_the_lock_though_its_watch_is_silent() {
     let store = Store::start().await;

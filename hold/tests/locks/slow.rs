@@ -9,10 +9,12 @@ use fencepost_tests::{self as support, EtcdOptions, EtcdSecurity, EtcdVersion, R
 
 use crate::store::{KEY, over};
 
-/// How long anything takes from one end of the line to the other. Connecting by TLS and logging in is three ways there and back.
+/// How long anything takes from one end of the line to the other. Connecting by TLS and logging in
+/// is three ways there and back.
 const DELAY: Duration = Duration::from_millis(180);
 
-/// Long enough for a busy machine to renew in time. An attempt to renew may take a second, as with any longer than six seconds.
+/// Long enough for a busy machine to renew in time. An attempt to renew may take a second, as with
+/// any longer than six seconds.
 const TTL: Duration = Duration::from_secs(15);
 
 /// An etcd with a user who may use the lock, and the line to it.
@@ -25,14 +27,18 @@ struct Far {
 impl Far {
     async fn start(version: EtcdVersion, tokens: Tokens) -> Far {
         let security = EtcdSecurity::new(tokens);
-        let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
+        let options =
+            EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
         let member = support::Etcd::start_with(version, &options).await;
         member.enable_users().await;
         member.etcdctl(&["role", "add", "masters"]).await;
-        member.etcdctl(&["role", "grant-permission", "masters", "readwrite", "--prefix", KEY]).await;
+        member
+            .etcdctl(&["role", "grant-permission", "masters", "readwrite", "--prefix", KEY])
+            .await;
         member.etcdctl(&["user", "add", "master:secret"]).await;
         member.etcdctl(&["user", "grant-role", "master", "masters"]).await;
-        let relay = Relay::start(member.endpoint().trim_start_matches("https://").parse().unwrap()).await;
+        let relay =
+            Relay::start(member.endpoint().trim_start_matches("https://").parse().unwrap()).await;
         let (certificate, key) = security.client();
         let etcd = Etcd::builder([format!("https://{}", relay.address())])
             .ca_pem(fs::read(security.ca()).unwrap())
@@ -81,7 +87,8 @@ async fn a_tenure_outlives_a_slowly_renewed_login() {
     }
 }
 
-/// Whoever changes a user or a role ends such logins at once, and etcd has words of its own for that.
+/// Whoever changes a user or a role ends such logins at once, and etcd has words of its own for
+/// that.
 #[tokio::test]
 async fn a_tenure_outlives_a_change_of_roles_that_ends_its_login() {
     for version in EtcdVersion::ALL {

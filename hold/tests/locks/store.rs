@@ -20,7 +20,11 @@ pub(crate) const KEY: &str = "/lock";
 impl Store {
     pub(crate) async fn start() -> Store {
         let election = Some(Duration::from_millis(200));
-        let options = EtcdOptions { heartbeat: Some(Duration::from_millis(20)), election, ..EtcdOptions::default() };
+        let options = EtcdOptions {
+            heartbeat: Some(Duration::from_millis(20)),
+            election,
+            ..EtcdOptions::default()
+        };
         let member = support::Etcd::start_with(EtcdVersion::V3_5, &options).await;
         let etcd = Etcd::at([member.endpoint()]).unwrap();
         let client = Client::connect([member.endpoint()], None).await.unwrap();
@@ -37,13 +41,18 @@ impl Store {
         self.lock_with(owner, |lock| lock.ttl(Duration::from_secs(600)))
     }
 
-    pub(crate) fn lock_with(&self, owner: &str, more: impl FnOnce(LockBuilder) -> LockBuilder) -> Lock {
+    pub(crate) fn lock_with(
+        &self,
+        owner: &str,
+        more: impl FnOnce(LockBuilder) -> LockBuilder,
+    ) -> Lock {
         more(Lock::builder(KEY, owner)).build(&self.etcd).unwrap()
     }
 
     /// All keys with this beginning, the oldest first.
     pub(crate) async fn keys(&self, prefix: &str) -> Vec<KeyValue> {
-        let mut answer = self.client().get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
+        let mut answer =
+            self.client().get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
         let mut keys = answer.take_kvs();
         keys.sort_by_key(KeyValue::create_revision);
         keys
@@ -63,8 +72,9 @@ impl Store {
 
     /// Nobody of ours holds anything or waits for it.
     ///
-    /// There may be a lease on which nothing hangs, until it runs out: etcd may carry out at any time what it was sent while it stood still.
-    /// An attempt to be granted a lease that was made again since may come last, when the lease has been given back.
+    /// There may be a lease on which nothing hangs, until it runs out: etcd may carry out at any
+    /// time what it was sent while it stood still. An attempt to be granted a lease that was made
+    /// again since may come last, when the lease has been given back.
     pub(crate) async fn is_free(&self) {
         self.etcd.settled().await;
         assert!(self.keys("/").await.is_empty(), "keys are left behind");

@@ -45,7 +45,10 @@ async fn a_waiter_asks_nothing_between_its_looks() {
     for queue in [false, true] {
         let watches = async || store.member.requests_total().await.of("Watch");
         let until_one_more_than = async |before: u64| {
-            eventually("one more watches the lock", async || (watches().await > before).then_some(())).await;
+            eventually("one more watches the lock", async || {
+                (watches().await > before).then_some(())
+            })
+            .await;
         };
         let before = watches().await;
         let held = store.lock("a").acquire().await.unwrap();
@@ -53,7 +56,8 @@ async fn a_waiter_asks_nothing_between_its_looks() {
         let before = watches().await;
         let lock = store.lock_with("b", |lock| lock.queue(queue).ttl(Duration::from_secs(600)));
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        // This is the last that it has to ask for. With this time to live, it looks at the lock after 10 s.
+        // This is the last that it has to ask for. With this time to live, it looks at the lock
+        // after 10 s.
         until_one_more_than(before).await;
         let quiet = store.member.requests_total().await;
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -72,7 +76,8 @@ async fn a_queue_is_served_in_order_and_a_leaver_holds_up_nobody() {
     let mut waiting = JoinSet::new();
     let mut tasks = Vec::new();
     for number in 0..6_usize {
-        let lock = store.lock_with(&number.to_string(), |lock| lock.queue(true).ttl(Duration::from_secs(600)));
+        let lock = store
+            .lock_with(&number.to_string(), |lock| lock.queue(true).ttl(Duration::from_secs(600)));
         tasks.push(waiting.spawn(async move { (number, lock.acquire().await.unwrap()) }));
         store.until_queued(number + 1).await;
     }
@@ -101,7 +106,9 @@ async fn one_at_a_time_holds_the_lock_under_ever_higher_revisions() {
     let inside = std::sync::Arc::new(std::sync::Mutex::new(0_u64));
     let mut contenders = JoinSet::new();
     for number in 0..6 {
-        let lock = store.lock_with("same name", |lock| lock.queue(number % 2 == 0).ttl(Duration::from_secs(600)));
+        let lock = store.lock_with("same name", |lock| {
+            lock.queue(number % 2 == 0).ttl(Duration::from_secs(600))
+        });
         let inside = std::sync::Arc::clone(&inside);
         contenders.spawn(async move {
             for _ in 0..5 {
@@ -130,7 +137,8 @@ async fn a_wait_that_is_given_up_leaves_nothing_behind() {
         let lock = store.lock_with("b", |lock| lock.queue(queue));
         let before = store.member.requests_total().await;
         let until_waiting = eventually("b has been told that it waits", async || {
-            (store.member.requests_total().await.since(&before).of("Txn") > u64::from(queue)).then_some(())
+            (store.member.requests_total().await.since(&before).of("Txn") > u64::from(queue))
+                .then_some(())
         });
         tokio::select! {
             acquired = lock.acquire() => panic!("{acquired:?}"),
@@ -148,9 +156,14 @@ async fn a_wait_that_is_given_up_leaves_nothing_behind() {
 async fn without_etcd_acquiring_fails_in_time_and_names_the_endpoint() {
     let nobody = fencepost_tests::FreePort::reserve();
     let etcd = fencepost_hold::Etcd::at([format!("http://{}", nobody.address())]).unwrap();
-    let lock = fencepost_hold::Lock::builder(KEY, "a").answer_within(Duration::from_millis(300)).build(&etcd).unwrap();
+    let lock = fencepost_hold::Lock::builder(KEY, "a")
+        .answer_within(Duration::from_millis(300))
+        .build(&etcd)
+        .unwrap();
     for failed in [lock.acquire().await.err(), lock.try_acquire().await.err()] {
-        let Some(AcquireError::Store(StoreError::Unavailable(why))) = failed else { panic!("{failed:?}") };
+        let Some(AcquireError::Store(StoreError::Unavailable(why))) = failed else {
+            panic!("{failed:?}")
+        };
         assert!(why.contains(&nobody.address().to_string()) && why.contains("refused"), "{why}");
     }
 }

@@ -22,10 +22,19 @@ async fn member_with_users(version: EtcdVersion) -> (support::Etcd, Arc<EtcdSecu
 }
 
 /// How a user gets in there.
-fn login(member: &support::Etcd, security: &EtcdSecurity, user: &str, password: &str) -> EtcdBuilder {
+fn login(
+    member: &support::Etcd,
+    security: &EtcdSecurity,
+    user: &str,
+    password: &str,
+) -> EtcdBuilder {
     let (certificate, key) = security.client();
-    let [ca, certificate, key] = [security.ca(), certificate, key].map(|file| std::fs::read(file).unwrap());
-    Etcd::builder([member.endpoint()]).ca_pem(ca).identity_pem(certificate, key).user(user, password)
+    let [ca, certificate, key] =
+        [security.ca(), certificate, key].map(|file| std::fs::read(file).unwrap());
+    Etcd::builder([member.endpoint()])
+        .ca_pem(ca)
+        .identity_pem(certificate, key)
+        .user(user, password)
 }
 
 /// Runs etcdctl with these words.
@@ -54,10 +63,15 @@ async fn change_password(member: &support::Etcd, password: &str) {
 }
 
 /// Has somebody wait for the lock.
-async fn wait(member: &support::Etcd, etcd: &Etcd, ttl: Duration) -> JoinHandle<Result<Tenure, AcquireError>> {
+async fn wait(
+    member: &support::Etcd,
+    etcd: &Etcd,
+    ttl: Duration,
+) -> JoinHandle<Result<Tenure, AcquireError>> {
     let lock = Lock::builder(KEY, "a").ttl(ttl).build(etcd).unwrap();
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("it waits", async || (member.requests_total().await.of("Watch") >= 1).then_some(())).await;
+    eventually("it waits", async || (member.requests_total().await.of("Watch") >= 1).then_some(()))
+        .await;
     waiting
 }
 
@@ -65,8 +79,12 @@ async fn wait(member: &support::Etcd, etcd: &Etcd, ttl: Duration) -> JoinHandle<
 #[tokio::test]
 async fn who_waits_and_is_let_in_no_more_is_told_so() {
     let denied = StoreError::Denied { user: Some("master".to_owned()), keys: KEY.to_owned() };
-    let unknown = StoreError::Refused("etcdserver: authentication failed, invalid user ID or password".to_owned());
-    for (words, why) in [("role revoke-permission masters /lock", denied), ("user delete master", unknown)] {
+    let unknown = StoreError::Refused(
+        "etcdserver: authentication failed, invalid user ID or password".to_owned(),
+    );
+    for (words, why) in
+        [("role revoke-permission masters /lock", denied), ("user delete master", unknown)]
+    {
         let (member, security) = member_with_users(EtcdVersion::V3_5).await;
         add_master(&member).await;
         let etcd = login(&member, &security, "master", "secret").build().unwrap();
@@ -88,11 +106,13 @@ async fn who_waits_outlasts_that_etcd_knows_another_password_already() {
     change_password(&member, "another").await;
     let logins = async || member.requests_total().await.of("Authenticate");
     let before = logins().await;
-    // One refused look is enough. The third, two thirds of the time to live later, would end the wait.
+    // One refused look is enough. The third, two thirds of the time to live later, would end the
+    // wait.
     eventually("a login is refused", async || (logins().await > before).then_some(())).await;
     etcd.renew(login("another")).unwrap();
     etcdctl(&member, "del /lock").await;
-    let tenure = tokio::time::timeout(PATIENCE, waiting).await.expect("it has the lock").unwrap().unwrap();
+    let tenure =
+        tokio::time::timeout(PATIENCE, waiting).await.expect("it has the lock").unwrap().unwrap();
     tenure.release().await.unwrap();
 }
 
@@ -105,7 +125,8 @@ async fn a_tenure_outlives_a_password_that_etcd_does_not_know_yet() {
         etcdctl(&member, "del /lock").await;
         let login = |password| login(&member, &security, "master", password);
         let etcd = login("secret").build().unwrap();
-        let tenure = Lock::builder(KEY, "a").ttl(SECOND * 10).build(&etcd).unwrap().acquire().await.unwrap();
+        let tenure =
+            Lock::builder(KEY, "a").ttl(SECOND * 10).build(&etcd).unwrap().acquire().await.unwrap();
         etcd.renew(login("another")).unwrap();
         for known in ["secret", "another"] {
             if known == "another" {
@@ -123,13 +144,15 @@ async fn a_tenure_outlives_a_password_that_etcd_does_not_know_yet() {
     }
 }
 
-/// Its login was refused from then on, and the lock was lost though etcd would have had it renewed by anybody.
+/// Its login was refused from then on, and the lock was lost though etcd would have had it renewed
+/// by anybody.
 #[tokio::test]
 async fn a_tenure_outlives_logins_switched_off_and_on() {
     for version in EtcdVersion::ALL {
         let (mut member, security) = member_with_users(version).await;
         let etcd = login(&member, &security, "root", "root").build().unwrap();
-        let tenure = Lock::builder(KEY, "a").ttl(SECOND * 10).build(&etcd).unwrap().acquire().await.unwrap();
+        let tenure =
+            Lock::builder(KEY, "a").ttl(SECOND * 10).build(&etcd).unwrap().acquire().await.unwrap();
         for command in ["disable", "enable"] {
             etcdctl(&member, &format!("auth {command}")).await;
             if command == "disable" {
@@ -138,7 +161,11 @@ async fn a_tenure_outlives_logins_switched_off_and_on() {
                 member.restart().await;
             }
             tenure.standing().changed().await.unwrap();
-            assert!(tenure.is_held(), "etcd {version}, {command}: {:?}", *tenure.standing().borrow());
+            assert!(
+                tenure.is_held(),
+                "etcd {version}, {command}: {:?}",
+                *tenure.standing().borrow()
+            );
         }
         tenure.release().await.unwrap();
         etcd.settled().await;

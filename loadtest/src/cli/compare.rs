@@ -16,7 +16,8 @@ pub(crate) struct CompareOptions {
     /// The fencepost binary, of a release build.
     #[arg(long)]
     pub(crate) fencepost: PathBuf,
-    /// What to measure beside it, nothing if no name follows. Ratios are to the first one installed.
+    /// What to measure beside it, nothing if no name follows. Ratios are to the first one
+    /// installed.
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_value = "haproxy,nginx,envoy")]
     pub(crate) targets: Vec<PeerName>,
     /// What to send.

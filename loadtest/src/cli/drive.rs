@@ -8,7 +8,9 @@ use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use hyper::{Method, StatusCode};
 
-use super::values::{BODY_MAX, CONNECTIONS_MAX, LOCKS_MAX, Share, Template, duration, duration_or_zero, owner, up_to};
+use super::values::{
+    BODY_MAX, CONNECTIONS_MAX, LOCKS_MAX, Share, Template, duration, duration_or_zero, owner, up_to,
+};
 use super::{LockOptions, ProxyOptions};
 
 /// Small enough to count the requests of a day.

@@ -130,7 +130,9 @@ impl FromStr for Share {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Share> {
-        let Some(percent) = text.strip_suffix('%') else { bail!("a share is written like 5% or 0.1%") };
+        let Some(percent) = text.strip_suffix('%') else {
+            bail!("a share is written like 5% or 0.1%")
+        };
         let percent: f64 = percent.parse()?;
         ensure!((0.0..=100.0).contains(&percent), "a share is from 0% to 100%");
         let share = Share((percent * 10_000.0).round() as u64);

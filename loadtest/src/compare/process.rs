@@ -27,9 +27,15 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts a program on these CPUs. Its output goes into a file of that directory.
-    pub(super) fn start(name: &str, command: Command, cpus: &[usize], directory: &Path) -> Result<Process> {
+    pub(super) fn start(
+        name: &str,
+        command: Command,
+        cpus: &[usize],
+        directory: &Path,
+    ) -> Result<Process> {
         let log = directory.join(format!("{name}.log"));
-        let output = File::create(&log).with_context(|| format!("{} cannot be written", log.display()))?;
+        let output =
+            File::create(&log).with_context(|| format!("{} cannot be written", log.display()))?;
         let errors = output.try_clone()?;
         let mut command = bound_to_us(command);
         // In a group of its own: Ctrl-C does not reach it, and it ends as a whole.
@@ -64,7 +70,9 @@ impl Process {
     pub(super) fn runs(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
-            Some(status) => bail!("{} ended with {status}; it printed: {}", self.name, self.printed()),
+            Some(status) => {
+                bail!("{} ended with {status}; it printed: {}", self.name, self.printed())
+            }
         }
     }
 
@@ -112,7 +120,10 @@ pub(super) fn installed(program: &Path) -> Option<PathBuf> {
     // Servers are often outside a user's search path.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(more).map(|folder| folder.join(program)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .chain(more)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
 }
 
 /// Free addresses for programs that must be told theirs.
@@ -170,7 +181,9 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo no such option >&2; exit 3"]);
-        let mut process = Process::start("shell", command, &crate::machine::cpus().unwrap(), scratch.path()).unwrap();
+        let mut process =
+            Process::start("shell", command, &crate::machine::cpus().unwrap(), scratch.path())
+                .unwrap();
         let _ = process.child.wait();
         let error = process.runs().unwrap_err().to_string();
         assert!(error.contains("no such option") && error.contains('3'), "{error}");

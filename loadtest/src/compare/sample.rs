@@ -62,7 +62,8 @@ pub(super) struct IdleSample {
 
 impl Load {
     pub(super) fn get(options: &CompareOptions) -> Load {
-        let (connections, warm_up, length) = (options.connections, options.warm_up, options.seconds);
+        let (connections, warm_up, length) =
+            (options.connections, options.warm_up, options.seconds);
         Load { connections, warm_up, length, locks: 1, ..Load::default() }
     }
 
@@ -133,7 +134,11 @@ pub(super) async fn measure(stage: &Stage<'_>, target: &mut Target, load: &Load)
 }
 
 /// Measures connections that wait, after a request each. The target must be fresh.
-pub(super) async fn measure_idle(stage: &Stage<'_>, target: &mut Target, count: usize) -> Result<IdleSample> {
+pub(super) async fn measure_idle(
+    stage: &Stage<'_>,
+    target: &mut Target,
+    count: usize,
+) -> Result<IdleSample> {
     let load = Load { connections: count, ..Load::get(stage.options) };
     let start = memory_of_tree(target.process.id())?;
     let waiting = touch(&load.plan(target, stage)?, &load.tenures(stage)?, TOUCH_TIMEOUT).await?;

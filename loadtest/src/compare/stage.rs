@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use hyper::StatusCode;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType,
+};
 use tempfile::TempDir;
 
 use super::process::{Addresses, Process, installed};
@@ -155,7 +157,9 @@ impl<'a> Stage<'a> {
             ("@threads@", threads.to_string()),
             ("@route@", self.options.fencepost_route.clone()),
         ];
-        let fill = |text: &str| values.iter().fold(text.to_owned(), |text, (place, value)| text.replace(place, value));
+        let fill = |text: &str| {
+            values.iter().fold(text.to_owned(), |text, (place, value)| text.replace(place, value))
+        };
         std::fs::write(&file, fill(template))?;
         let mut command = Command::new(binary);
         command.args(arguments.iter().map(|argument| fill(argument)));
@@ -170,11 +174,17 @@ const HAPROXY: &str = include_str!("configurations/haproxy.cfg");
 const NGINX: &str = include_str!("configurations/nginx.conf");
 const ENVOY: &str = include_str!("configurations/envoy.yaml");
 const FENCEPOST: &str = include_str!("configurations/fencepost.toml");
-const ENVOY_ARGUMENTS: [&str; 7] = ["-c", "@file@", "--concurrency", "1", "--disable-hot-restart", "-l", "error"];
+const ENVOY_ARGUMENTS: [&str; 7] =
+    ["-c", "@file@", "--concurrency", "1", "--disable-hot-restart", "-l", "error"];
 /// Connections of clients: some more, to check whether the peer listens.
 const CLIENTS_MAX: u64 = PEER_CONNECTIONS_MAX + 50;
 
-fn etcd_command(binary: &Path, directory: &Path, client: SocketAddr, peer: SocketAddr) -> Result<Command> {
+fn etcd_command(
+    binary: &Path,
+    directory: &Path,
+    client: SocketAddr,
+    peer: SocketAddr,
+) -> Result<Command> {
     let missing = || format!("there is no etcd at {}: --etcd-binary names one", binary.display());
     let mut command = Command::new(installed(binary).with_context(missing)?);
     let addresses = format!(

@@ -123,7 +123,8 @@ mod tests {
     /// A machine that was slow in one round was slow for all.
     #[test]
     fn ratio_is_taken_within_each_round() {
-        let table = table_of([10.0, 20.0, 10.0].map(sample).into(), [11.0, 22.0, 12.0].map(sample).into());
+        let table =
+            table_of([10.0, 20.0, 10.0].map(sample).into(), [11.0, 22.0, 12.0].map(sample).into());
         let rows: Vec<&str> = table.lines().collect();
         assert!(rows[2].contains(" 1.00 |") && rows[2].contains(" 3 |"), "{table}");
         assert!(rows[3].contains(" 1.10 |"), "{table}");
@@ -137,7 +138,10 @@ mod tests {
         assert!(!table_of(busy(), busy()).contains('?'));
         let table = table_of(busy(), idle());
         assert!(table.contains(" 1.00 |") && table.contains(" 1.20? |"), "{table}");
-        assert!(table.contains("Do not judge by it") && table.contains("too little time"), "{table}");
+        assert!(
+            table.contains("Do not judge by it") && table.contains("too little time"),
+            "{table}"
+        );
         assert!(table_of(idle(), busy()).contains(" 0.83? |"), "one idle target is enough");
     }
 

@@ -42,8 +42,8 @@ impl Mover {
         Mover { run: run.clone(), lane, begun: Vec::new(), failed: 0, why: None }
     }
 
-    /// Moves one lock after the other until the run ends. A handoff that fails, as while etcd is away,
-    /// is tried again in its turn.
+    /// Moves one lock after the other until the run ends. A handoff that fails, as while etcd is
+    /// away, is tried again in its turn.
     pub(crate) async fn move_locks(&mut self, held: &mut HeldLocks, every: Duration) {
         let (mut next, locks) = (Instant::now() + every, self.run.tenures.count());
         let (mut turn, mut fails) = (0, false);
@@ -105,7 +105,11 @@ impl Mover {
             held_after.add(*held - *told);
         }
         Moves {
-            spans: [("release_to_answer", answered), ("release_to_told", told_after), ("told_to_held", held_after)],
+            spans: [
+                ("release_to_answer", answered),
+                ("release_to_told", told_after),
+                ("told_to_held", held_after),
+            ],
             unserved,
             moved_any: !self.begun.is_empty(),
             failed: self.failed,
@@ -163,6 +167,8 @@ impl fmt::Display for Moves {
             return Ok(());
         }
         writeln!(f, "handoffs    {}", self.count())?;
-        self.spans.iter().try_for_each(|(name, span)| writeln!(f, "  {:<18}  {span}", name.replace('_', " ")))
+        self.spans
+            .iter()
+            .try_for_each(|(name, span)| writeln!(f, "  {:<18}  {span}", name.replace('_', " ")))
     }
 }

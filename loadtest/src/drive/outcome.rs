@@ -137,7 +137,8 @@ impl Outcome {
     pub(crate) fn as_json(&self) -> Value {
         let Recorder { tally, errors, unanswered, unsent, latencies, .. } = &self.recorder;
         let mut json = tally.as_json(self.missing(), self.at_worker);
-        let cpu = self.cpu().map(|(micros, busy)| json!({ "micros_per_request": micros, "busy": busy }));
+        let cpu =
+            self.cpu().map(|(micros, busy)| json!({ "micros_per_request": micros, "busy": busy }));
         for (name, value) in [
             ("as_expected", json!(self.conclusion() == Conclusion::AsExpected)),
             ("ended_early", json!(self.ended_early.is_some())),
@@ -190,7 +191,8 @@ impl fmt::Display for Outcome {
             writeln!(f, "worker      {worker}")?;
         }
         writeln!(f, "generator   {}", self.generator)?;
-        let (verdict, put_off) = (tally.verdict(self.missing(), self.at_worker), tally.count(Finding::PutOff));
+        let (verdict, put_off) =
+            (tally.verdict(self.missing(), self.at_worker), tally.count(Finding::PutOff));
         writeln!(f, "verdict     {verdict}, {put_off} put off, {unsent} not sent")?;
         self.warnings().iter().try_for_each(|warning| writeln!(f, "WARNING     {warning}"))
     }
@@ -219,13 +221,27 @@ impl Generator {
         // A generator that is the limit keeps its connections busy itself.
         let is_queued = long * 100 > queued.count() + lag.count() && !self.was_the_limit();
         let all = [
-            (self.was_the_limit(), format!("the generator was the limit ({self}): send less, or run several")),
-            (!self.was_the_limit() && self.was_disturbed(), format!("the machine was shared ({self})")),
+            (
+                self.was_the_limit(),
+                format!("the generator was the limit ({self}): send less, or run several"),
+            ),
+            (
+                !self.was_the_limit() && self.was_disturbed(),
+                format!("the machine was shared ({self})"),
+            ),
             (
                 !self.was_disturbed() && late > Some(LATE_MAX),
-                format!("the machine stood still: requests were sent late, p99 {}", milliseconds(late)),
+                format!(
+                    "the machine stood still: requests were sent late, p99 {}",
+                    milliseconds(late)
+                ),
             ),
-            (is_queued, format!("{long} requests waited more than {LATE_MAX:?} for a connection, all being taken")),
+            (
+                is_queued,
+                format!(
+                    "{long} requests waited more than {LATE_MAX:?} for a connection, all being taken"
+                ),
+            ),
         ];
         all.into_iter().filter(|(applies, _)| *applies).map(|(_, warning)| warning).collect()
     }

@@ -37,8 +37,8 @@ pub(crate) struct Recorder {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Latencies {
-    /// With the requests that were not sent, or not answered in time: each counts with the time until
-    /// it was given up. Without them a proxy that hangs would look fast.
+    /// With the requests that were not sent, or not answered in time: each counts with the time
+    /// until it was given up. Without them a proxy that hangs would look fast.
     pub(crate) served: Durations,
     /// Times of superseded requests, counted like [`served`](Self::served).
     pub(crate) refused: Durations,
@@ -55,7 +55,16 @@ impl Recorder {
         let (tally, latencies) = (Tally::new(refusal), Latencies::default());
         let (unanswered, unsent, answered_within, right_within) = (0, 0, 0, 0);
         let errors = BTreeMap::new();
-        Recorder { window, tally, errors, unanswered, unsent, answered_within, right_within, latencies }
+        Recorder {
+            window,
+            tally,
+            errors,
+            unanswered,
+            unsent,
+            answered_within,
+            right_within,
+            latencies,
+        }
     }
 
     pub(crate) fn answered(&mut self, due: Instant, standing: Standing, answer: Answer) -> Finding {

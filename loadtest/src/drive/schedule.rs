@@ -10,8 +10,8 @@ use crate::stop::Stop;
 /// How long after the end of a run its last requests may still be sent.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// The requests of a run, at even distances. A free lane claims the next one and waits for it; while
-/// all lanes are busy, requests become late.
+/// The requests of a run, at even distances. A free lane claims the next one and waits for it;
+/// while all lanes are busy, requests become late.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     begin: Instant,
@@ -31,8 +31,9 @@ impl Schedule {
         Schedule { begin, length, rate, claimed: Cell::new(0) }
     }
 
-    /// Waits until a request is due; `None` if there are no more. Returns since when it has been due, and
-    /// whether its lane waited for it: then only the generator, or its machine, can make it late.
+    /// Waits until a request is due; `None` if there are no more. Returns since when it has been
+    /// due, and whether its lane waited for it: then only the generator, or its machine, can make
+    /// it late.
     pub(crate) async fn next(&self, stop: &Stop) -> Option<(Instant, bool)> {
         let (number, now) = (self.claimed.get(), Instant::now());
         let at = self.due_at(number);

@@ -44,7 +44,8 @@ pub(crate) struct Presented {
 impl Tenures {
     /// Of locks with these present tokens, each with that of the tenure before if there was one.
     pub(crate) fn new(tokens: impl IntoIterator<Item = (Token, Option<Token>)>) -> Tenures {
-        let holders = |(token, superseded)| RefCell::new(Holders { present: Tenure::new(token), superseded });
+        let holders =
+            |(token, superseded)| RefCell::new(Holders { present: Tenure::new(token), superseded });
         Tenures(tokens.into_iter().map(holders).collect())
     }
 
@@ -52,8 +53,8 @@ impl Tenures {
         self.0.len()
     }
 
-    /// The present token of a lock, or, if `superseded` is wanted, the one before. Until the present
-    /// holder was served, a proxy may still admit the one before, so this returns none.
+    /// The present token of a lock, or, if `superseded` is wanted, the one before. Until the
+    /// present holder was served, a proxy may still admit the one before, so this returns none.
     pub(crate) fn presented(&self, lock: usize, superseded: bool) -> Presented {
         let holders = self.0[lock].borrow();
         let tenure = Rc::clone(&holders.present);

@@ -116,7 +116,8 @@ impl Tally {
     /// Requests at the worker that were answered as refused. One without an answer may have passed.
     fn uninvited(&self, worker: AtWorker, missing: u64) -> u64 {
         let may_have_passed = self.sum(|_, answer, finding| {
-            answer.may_have_passed() && (finding == Finding::Served || answer.status != self.refusal)
+            answer.may_have_passed()
+                && (finding == Finding::Served || answer.status != self.refusal)
         });
         worker.begun.saturating_sub(may_have_passed + missing)
     }
@@ -130,7 +131,8 @@ impl Tally {
             (missing, "no answer"),
         ];
         if let Some(worker) = worker {
-            let Breaches { went_down, after_successor, overlapped, shared_revision } = worker.breaches;
+            let Breaches { went_down, after_successor, overlapped, shared_revision } =
+                worker.breaches;
             let breaches = went_down.max(after_successor) + overlapped + shared_revision;
             figures.push((breaches, "out of order at the worker"));
             figures.push((self.uninvited(worker, missing), "refused, and at the worker"));
@@ -289,9 +291,11 @@ mod tests {
         let conclude = |more| tally(&[SERVED, REFUSED, more]).conclusion(0, None);
         assert_eq!(tally(&[SERVED, REFUSED]).conclusion(0, None), Conclusion::AsExpected);
         assert_eq!(tally(&[SERVED]).conclusion(1, None), Conclusion::NotAsExpected);
-        for wrong in
-            [(Standing::Holder, 412, "no-owner", 1), (Standing::Superseded, 200, "", 1), (Standing::Holder, 502, "", 1)]
-        {
+        for wrong in [
+            (Standing::Holder, 412, "no-owner", 1),
+            (Standing::Superseded, 200, "", 1),
+            (Standing::Holder, 502, "", 1),
+        ] {
             assert_eq!(conclude(wrong), Conclusion::NotAsExpected, "{wrong:?}");
         }
         let put_off = tally(&[SERVED, (Standing::Holder, 503, "unverifiable", 2)]);

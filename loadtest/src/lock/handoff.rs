@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
+use etcd_client::{
+    Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+};
 use fencepost_locks::{EtcdWatch, Event, KeyRange, Watch as _, WatchNews};
 use fencepost_policy::Revision;
 use tokio::time::timeout;
@@ -59,7 +61,11 @@ impl Lock {
     }
 
     /// Ends the predecessor's tenure, and returns as soon as the successor holds the lock.
-    pub(crate) async fn hand_over(&self, predecessor: &Held, successor: Successor) -> Result<(Held, Handoff)> {
+    pub(crate) async fn hand_over(
+        &self,
+        predecessor: &Held,
+        successor: Successor,
+    ) -> Result<(Held, Handoff)> {
         let Successor { owner, lease, queued, mut watch } = successor;
         let released = Instant::now();
         let taking = async {
@@ -119,7 +125,8 @@ impl Lock {
         Ok(self.etcd.get(&self.queue(), youngest, REPEATED).await?)
     }
 
-    /// Watches the record whose end is the successor's turn, and returns when the watch is in place.
+    /// Watches the record whose end is the successor's turn, and returns when the watch is in
+    /// place.
     async fn watch_before(&self, queued: Option<&(String, i64)>) -> Result<EtcdWatch> {
         let before = match queued {
             None => self.etcd.get(&self.record(), GetOptions::new(), REPEATED).await?,

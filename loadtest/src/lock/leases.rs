@@ -33,8 +33,8 @@ impl Leases {
         Leases { etcd, granted: Arc::default() }
     }
 
-    /// Asks for a lease and renews it until it is revoked. The lease has a name of ours, so it can be
-    /// revoked even when etcd's response is lost.
+    /// Asks for a lease and renews it until it is revoked. The lease has a name of ours, so it can
+    /// be revoked even when etcd's response is lost.
     pub(super) async fn grant(&self, length: Duration) -> Result<i64> {
         let (etcd, granted) = (self.etcd.clone(), Arc::clone(&self.granted).read_owned().await);
         // In a task of its own: a caller that is cancelled would leave a lease that nobody knows.
@@ -73,7 +73,9 @@ impl Leases {
         let mut revoked = stream::iter(revoking).buffer_unordered(CONCURRENT_CALLS_MAX);
         let mut errors = Vec::new();
         // One error stops no other revocation, but many errors mean that the store is gone.
-        while let (Some(outcome), true) = (revoked.next().await, errors.len() < CONCURRENT_CALLS_MAX) {
+        while let (Some(outcome), true) =
+            (revoked.next().await, errors.len() < CONCURRENT_CALLS_MAX)
+        {
             errors.extend(outcome.err());
         }
         match errors.into_iter().next() {
@@ -96,7 +98,8 @@ mod tests {
         let etcd = Etcd::start(EtcdVersion::V3_5).await;
         let client = Client::connect([etcd.endpoint()], None).await.unwrap();
         let leases = Leases::new(EtcdClient::new(&[etcd.endpoint()], &Arc::default()));
-        let (granted, lease) = (Instant::now(), leases.grant(Duration::from_secs(6)).await.unwrap());
+        let (granted, lease) =
+            (Instant::now(), leases.grant(Duration::from_secs(6)).await.unwrap());
         let left = async || client.clone().lease_time_to_live(lease, None).await.unwrap().ttl();
         eventually("its length is over", async || {
             assert!(left().await >= 0, "it has ended after {:?}", granted.elapsed());

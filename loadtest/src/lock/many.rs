@@ -22,7 +22,11 @@ pub(crate) struct HeldLocks {
 }
 
 impl HeldLocks {
-    pub(crate) async fn open(options: &LockOptions, count: usize, run: Duration) -> Result<HeldLocks> {
+    pub(crate) async fn open(
+        options: &LockOptions,
+        count: usize,
+        run: Duration,
+    ) -> Result<HeldLocks> {
         let template = options.lock.as_ref().context("--etcd needs --lock")?;
         let first = Lock::open(options, run).await?;
         let locks = (0..count).map(|number| first.named(template.of(number))).collect();
@@ -30,7 +34,10 @@ impl HeldLocks {
     }
 
     /// Takes all locks; returns each token, and the token of an earlier tenure if one is wanted.
-    pub(crate) async fn take(&mut self, with_superseded: bool) -> Result<Vec<(Token, Option<Token>)>> {
+    pub(crate) async fn take(
+        &mut self,
+        with_superseded: bool,
+    ) -> Result<Vec<(Token, Option<Token>)>> {
         let mut superseded = vec![None; self.locks.len()];
         if with_superseded {
             let before = acquire_all(&self.locks, "loadtest-before").await?;
@@ -49,7 +56,11 @@ impl HeldLocks {
         self.locks[lock].successor(owner).await.map(Some)
     }
 
-    pub(crate) async fn hand_over(&mut self, lock: usize, successor: Successor) -> Result<(Token, Handoff)> {
+    pub(crate) async fn hand_over(
+        &mut self,
+        lock: usize,
+        successor: Successor,
+    ) -> Result<(Token, Handoff)> {
         self.unsettled.insert(lock, successor.lease());
         let (held, handoff) = self.locks[lock].hand_over(&self.held[lock], successor).await?;
         Ok((self.settle(lock, held), handoff))
@@ -94,10 +105,13 @@ pub(crate) async fn acquire_all(locks: &[Lock], owner: &str) -> Result<Vec<Held>
 
 async fn put_all(locks: &[Lock], owner: &str, lease: i64) -> Result<Vec<Held>> {
     let absent: Vec<_> = locks.iter().map(Lock::is_absent).collect();
-    let put = |lock: &Lock| TxnOp::put(lock.key.as_str(), owner, Some(PutOptions::new().with_lease(lease)));
+    let put = |lock: &Lock| {
+        TxnOp::put(lock.key.as_str(), owner, Some(PutOptions::new().with_lease(lease)))
+    };
     let puts: Vec<_> = locks.iter().map(put).collect();
     let first = locks.first().context("a chunk is not empty")?;
-    let response = first.etcd.transact(&first.record(), &Txn::new().when(absent).and_then(puts), ONCE).await?;
+    let response =
+        first.etcd.transact(&first.record(), &Txn::new().when(absent).and_then(puts), ONCE).await?;
     let count = locks.len();
     ensure!(response.succeeded(), "one of {count} locks from {} on is not free", first.key);
     let token = Token::new(owner, revision(response.header())?)?;

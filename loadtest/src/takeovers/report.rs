@@ -52,7 +52,13 @@ impl Report {
         self.done
     }
 
-    pub(crate) fn first_request(&mut self, token: &Token, answer: Answer, latency: Duration, handoff: Option<Handoff>) {
+    pub(crate) fn first_request(
+        &mut self,
+        token: &Token,
+        answer: Answer,
+        latency: Duration,
+        handoff: Option<Handoff>,
+    ) {
         self.done += 1;
         if self.tally.add(Standing::Holder, answer) == Finding::Served {
             self.acquire_to_answer.add(latency);
@@ -239,9 +245,12 @@ mod tests {
         report.worker_saw(&order);
         let json = &report.as_json()["handoffs"];
         assert_eq!(json["count"], 1, "the worker did not see 30: {json:#}");
-        for (name, milliseconds) in
-            [("release_to_worker", 7.0), ("release_to_told", 1.0), ("told_to_held", 2.0), ("held_to_worker", 4.0)]
-        {
+        for (name, milliseconds) in [
+            ("release_to_worker", 7.0),
+            ("release_to_told", 1.0),
+            ("told_to_held", 2.0),
+            ("held_to_worker", 4.0),
+        ] {
             let p99 = json[name]["p99_seconds"].as_f64().unwrap() * 1000.0;
             assert!((p99 - milliseconds).abs() < 0.01, "{name}: {json:#}");
         }

@@ -121,7 +121,8 @@ mod tests {
         assert_eq!((order.seen().begun, order.begun().values().sum::<u64>()), (begun, begun));
     }
 
-    const NONE: Breaches = Breaches { went_down: 0, after_successor: 0, overlapped: 0, shared_revision: 0 };
+    const NONE: Breaches =
+        Breaches { went_down: 0, after_successor: 0, overlapped: 0, shared_revision: 0 };
 
     #[test]
     fn tenures_in_order_break_no_rule() {

@@ -29,7 +29,12 @@ impl Trust {
     /// A server that shows its certificate, and wants to see one.
     async fn server(&self, protocols: &[&str]) -> Worker {
         let client_ca = self.authority.certificate();
-        Worker::start_tls(&WorkerTls { identity: &self.server, client_ca: Some(&client_ca), protocols }).await
+        Worker::start_tls(&WorkerTls {
+            identity: &self.server,
+            client_ca: Some(&client_ca),
+            protocols,
+        })
+        .await
     }
 
     /// The options of somebody who believes it, and shows one.
@@ -49,8 +54,13 @@ async fn requests_by_tls_are_sent_whole_over_both_protocols() {
     for (version, protocol) in [(Version::HTTP_11, ""), (Version::HTTP_2, "--h2 --streams 3")] {
         let server = trust.server(&["h2", "http/1.1"]).await;
         let url = server.https();
-        let common = format!("open --proxy {url} --rate 100 --connections 1 --requests-per-connection 5");
-        let run = loadtest(format!("{common} {} {TOKEN} {BRIEFLY} --body 100000 {protocol}", trust.options())).await;
+        let common =
+            format!("open --proxy {url} --rate 100 --connections 1 --requests-per-connection 5");
+        let run = loadtest(format!(
+            "{common} {} {TOKEN} {BRIEFLY} --body 100000 {protocol}",
+            trust.options()
+        ))
+        .await;
         run.is_as_expected().says(&format!("to {url}"));
         let seen = server.seen();
         let mut requests = vec![0; 10];
@@ -67,7 +77,10 @@ async fn requests_by_tls_are_sent_whole_over_both_protocols() {
 async fn untrusted_peer_gets_no_request() {
     let (trust, others) = (Trust::new(), Trust::new());
     let (server, clear) = (trust.server(&["http/1.1"]).await, Worker::start().await);
-    let (url, clear_url) = (server.https(), format!("https://{}", clear.endpoint().to_string().replace("http://", "")));
+    let (url, clear_url) = (
+        server.https(),
+        format!("https://{}", clear.endpoint().to_string().replace("http://", "")),
+    );
     let nobody = format!("--proxy-ca {}", trust.ca.display());
     for (proxy, options, words) in [
         (&url, others.options(), "invalid peer certificate"),
@@ -85,14 +98,20 @@ async fn tls_option_that_is_missing_or_useless_is_named() {
     let trust = Trust::new();
     let missing = trust.scratch.path().join("missing.pem");
     let missing = missing.to_str().expect("a scratch directory's path is text");
-    let (ca, certificate, key) = (trust.ca.display(), trust.client.0.display(), trust.client.1.display());
+    let (ca, certificate, key) =
+        (trust.ca.display(), trust.client.0.display(), trust.client.1.display());
     let shown = format!("--proxy-cert {certificate} --proxy-key {key}");
     let unused = "need an https:// --proxy";
     for (proxy, options, code, words) in [
         ("https://127.0.0.1:1", String::new(), 64, "needs --proxy-ca"),
         ("http://127.0.0.1:1", format!("--proxy-ca {ca}"), 64, unused),
         ("http://127.0.0.1:1", shown.clone(), 64, unused),
-        ("https://127.0.0.1:1", format!("--proxy-ca {ca} --proxy-cert {certificate}"), 64, "--proxy-key"),
+        (
+            "https://127.0.0.1:1",
+            format!("--proxy-ca {ca} --proxy-cert {certificate}"),
+            64,
+            "--proxy-key",
+        ),
         ("https://127.0.0.1:1", format!("--proxy-ca {missing}"), 1, missing),
     ] {
         let run = loadtest(format!("closed --proxy {proxy} {options} {TOKEN}")).await;

@@ -21,13 +21,19 @@ async fn fencepost_is_measured_beside_installed_peers() {
 
 #[tokio::test]
 async fn http2_and_tls_are_measured_beside_haproxy() {
-    are_measured(&["h2c", "h2c4k", "h2c-stale", "get-tls", "h2-tls", "new-tls"], "--targets haproxy").await;
+    are_measured(
+        &["h2c", "h2c4k", "h2c-stale", "get-tls", "h2-tls", "new-tls"],
+        "--targets haproxy",
+    )
+    .await;
 }
 
-/// Measures these, and finds in the report what both took for each that is about time: what was said, and the report.
+/// Measures these, and finds in the report what both took for each that is about time: what was
+/// said, and the report.
 async fn are_measured(workloads: &[&str], more: &str) -> (Run, Value) {
     let report = ReportFile::new();
-    let arguments = format!("--workloads {} --connections 4 --json {}", workloads.join(","), report.path());
+    let arguments =
+        format!("--workloads {} --connections 4 --json {}", workloads.join(","), report.path());
     let arguments = compare(&format!("{arguments} {more}"));
     let run = loadtest(arguments).await;
     run.is_as_expected().says("Ratios are to haproxy").says("| fencepost ");
@@ -52,7 +58,8 @@ async fn are_measured(workloads: &[&str], more: &str) -> (Run, Value) {
 #[tokio::test]
 async fn fencepost_without_peers_is_measured_alone() {
     let report = ReportFile::new();
-    let arguments = compare(&format!("--workloads get --connections 4 --json {} --targets", report.path()));
+    let arguments =
+        compare(&format!("--workloads get --connections 4 --json {} --targets", report.path()));
     let run = loadtest(arguments).await;
     run.is_as_expected().says("Ratios are to fencepost");
     assert_eq!(report.read()["samples"].as_array().map(Vec::len), Some(2), "{}", run.printed);
@@ -60,11 +67,16 @@ async fn fencepost_without_peers_is_measured_alone() {
 
 #[tokio::test]
 async fn series_measures_each_of_its_values() {
-    for (series, values) in
-        [("locks", "1,150"), ("tracked", "1,150"), ("connections", "1,8"), ("body", "0,4096"), ("threads", "1,2")]
-    {
+    for (series, values) in [
+        ("locks", "1,150"),
+        ("tracked", "1,150"),
+        ("connections", "1,8"),
+        ("body", "0,4096"),
+        ("threads", "1,2"),
+    ] {
         let report = ReportFile::new();
-        let arguments = format!("--series {series} --values {values} --connections 4 --json {}", report.path());
+        let arguments =
+            format!("--series {series} --values {values} --connections 4 --json {}", report.path());
         let run = loadtest(compare(&arguments)).await;
         run.is_as_expected().says(&format!("| {series} "));
         for value in values.split(',') {
@@ -99,7 +111,8 @@ async fn comparison_ended_early_leaves_no_process() {
 async fn fencepost_that_does_not_start_ends_the_run() {
     let etcd = EtcdVersion::V3_5.binary();
     let etcd = etcd.to_str().expect("a path of the tests is text");
-    let arguments = format!("compare --fencepost /bin/false --etcd-binary {etcd} --targets haproxy");
+    let arguments =
+        format!("compare --fencepost /bin/false --etcd-binary {etcd} --targets haproxy");
     loadtest(&arguments).await.ended_with(1).says("fencepost ended with");
 }
 
@@ -107,7 +120,8 @@ async fn fencepost_that_does_not_start_ends_the_run() {
 fn marked(directory: &str) -> usize {
     let mark = format!("TMPDIR={directory}\0");
     let processes = std::fs::read_dir("/proc").expect("there is /proc").flatten();
-    let environments = processes.filter_map(|process| std::fs::read(process.path().join("environ")).ok());
+    let environments =
+        processes.filter_map(|process| std::fs::read(process.path().join("environ")).ok());
     environments.filter(|environment| String::from_utf8_lossy(environment).contains(&mark)).count()
 }
 
@@ -120,6 +134,7 @@ fn samples<'a>(report: &'a Value, what: &str, of: &str) -> Vec<&'a Value> {
 fn compare(arguments: &str) -> String {
     let text = |path: &Path| path.to_str().expect("a path of the tests is text").to_owned();
     let (fencepost, etcd) = (text(fencepost_binary()), text(&EtcdVersion::V3_5.binary()));
-    let common = format!("compare --fencepost {fencepost} --etcd-binary {etcd} --rounds 2 --seconds 0.8");
+    let common =
+        format!("compare --fencepost {fencepost} --etcd-binary {etcd} --rounds 2 --seconds 0.8");
     format!("{common} --warm-up 100ms {arguments}")
 }

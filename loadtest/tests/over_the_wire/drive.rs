@@ -1,4 +1,5 @@
-//! `open` and `closed` on a server whose behaviour is known: what is counted must be what was sent, and what is wrong be found.
+//! `open` and `closed` on a server whose behaviour is known: what is counted must be what was sent,
+//! and what is wrong be found.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,14 +21,21 @@ async fn closed_loop_counts_what_the_server_saw() {
         run.is_as_expected();
         let seen = server.seen();
         assert_eq!(report["answered"], seen.len(), "{report:#}");
-        assert!(
-            seen.iter().all(|request| request.body_bytes == 1000 && request.method == "PUT" && request.path == "/a")
-        );
+        assert!(seen.iter().all(|request| request.body_bytes == 1000
+            && request.method == "PUT"
+            && request.path == "/a"));
         let coding = protocol.contains("--chunked").then_some("chunked");
-        assert!(seen.iter().all(|request| request.header("transfer-encoding") == coding), "{protocol:?}");
+        assert!(
+            seen.iter().all(|request| request.header("transfer-encoding") == coding),
+            "{protocol:?}"
+        );
         assert!(seen.iter().all(|request| request.header("fence-owner") == Some("shard-1")));
         assert!(seen.iter().all(|request| request.header("fence-revision") == Some("7")));
-        assert_eq!(seen.iter().map(|request| request.connection).max(), Some(1), "two connections were asked for");
+        assert_eq!(
+            seen.iter().map(|request| request.connection).max(),
+            Some(1),
+            "two connections were asked for"
+        );
         assert!(report["requests_per_second"].as_f64() > Some(1.0), "{report:#}");
     }
 }
@@ -46,12 +54,15 @@ async fn open_loop_sends_at_its_rate() {
     let (run, report) = drive("open", &server, "--rate 200 --connections 4").await;
     run.is_as_expected();
     assert_eq!(report["answered"], 250, "{report:#}");
-    assert_eq!(report["latency"]["count"], 200, "what was due in the warm-up is not measured: {report:#}");
+    assert_eq!(
+        report["latency"]["count"], 200,
+        "what was due in the warm-up is not measured: {report:#}"
+    );
 }
 
-/// The server stalls once, for 300 ms. Of the 200 requests that are due within the second that is measured 60 are due in the
-/// stall, each of them late by what was left of it: a tenth of all by at least 200 ms. A generator that counts from the sending
-/// would find one slow request.
+/// The server stalls once, for 300 ms. Of the 200 requests that are due within the second that is
+/// measured 60 are due in the stall, each of them late by what was left of it: a tenth of all by at
+/// least 200 ms. A generator that counts from the sending would find one slow request.
 #[tokio::test]
 async fn stall_shows_in_every_request_due_in_it() {
     let (server, stall, count) = (Worker::start().await, Latch::new(), AtomicUsize::new(0));
@@ -70,7 +81,11 @@ async fn stall_shows_in_every_request_due_in_it() {
     run.says("for a connection, all being taken");
     assert_eq!(report["generator"]["was_the_limit"], false, "{report:#}");
     let latency = |name: &str| report["latency"][name].as_f64().expect("it was measured");
-    assert!(latency("max_seconds") >= 0.29 && latency("p90_seconds") >= 0.19, "{:#}", report["latency"]);
+    assert!(
+        latency("max_seconds") >= 0.29 && latency("p90_seconds") >= 0.19,
+        "{:#}",
+        report["latency"]
+    );
 }
 
 #[tokio::test]
@@ -96,8 +111,11 @@ async fn refused_holder_is_a_false_refusal() {
     });
     let (run, report) = drive("open", &server, "--rate 200 --stale 10% --connections 1").await;
     run.ended_with(1).says("412 stale-tenure  FALSE REFUSAL");
-    let refused =
-        server.seen().iter().filter(|seen| seen.header("fence-revision") == Some("7") && seen.order % 10 == 0).count();
+    let refused = server
+        .seen()
+        .iter()
+        .filter(|seen| seen.header("fence-revision") == Some("7") && seen.order % 10 == 0)
+        .count();
     assert_eq!(report["false_refusals"], refused, "{report:#}");
     assert_eq!(report["false_admissions"], 0, "{report:#}");
     assert!(report["latency_of_refusals"]["count"].as_u64() >= Some(15), "{report:#}");
@@ -125,11 +143,14 @@ async fn put_off_holders_are_counted_by_reason() {
     let server = Worker::start().await;
     server.when(|seen| {
         let reason = if seen.order % 20 == 0 { "draining" } else { "unverifiable" };
-        let put_off = Answer::status(503, "").header("fence-reason", reason).header("retry-after", "1");
+        let put_off =
+            Answer::status(503, "").header("fence-reason", reason).header("retry-after", "1");
         (seen.order % 10 == 0).then_some(Behaviour::Answer(put_off))
     });
     let (run, report) = drive("open", &server, "--rate 200 --connections 1").await;
-    run.ended_with(2).says("503 unverifiable  PUT OFF").says("0 false refusals, 0 false admissions");
+    run.ended_with(2)
+        .says("503 unverifiable  PUT OFF")
+        .says("0 false refusals, 0 false admissions");
     assert!(report["latency_until_put_off"]["count"].as_u64() >= Some(15), "{report:#}");
     run.says("requests were put off with 503");
     let seen = server.seen();
@@ -146,7 +167,8 @@ async fn proxy_that_starts_is_waited_for() {
     let worker = FreePort::reserve();
     let (address, url) = (worker.address().to_string(), format!("http://{}", worker.address()));
     let running = Running::start(format!("closed --proxy {url} --connections 1 {BRIEFLY}"));
-    let beside = format!("closed --proxy {url} --worker-listen {address} --connections 1 --duration 5s");
+    let beside =
+        format!("closed --proxy {url} --worker-listen {address} --connections 1 --duration 5s");
     let _worker = Running::start(format!("{beside} --owner shard-1 --revision 7"));
     running.end().await.is_as_expected();
 }
@@ -160,7 +182,8 @@ async fn run_ends_though_requests_are_never_answered() {
     assert_eq!(report["unanswered"], 2, "{report:#}");
     assert_eq!(report["unsent"], 10, "{report:#}");
     run.says("had no answer in time");
-    // Those that were sent were due in the warm-up. The other nine had waited until the run was over.
+    // Those that were sent were due in the warm-up. The other nine had waited until the run was
+    // over.
     let latency = &report["latency"];
     assert!(latency["count"] == 9 && latency["p50_seconds"].as_f64() > Some(5.0), "{report:#}");
 }
@@ -174,7 +197,10 @@ async fn unanswered_request_counts_as_long_as_it_waited() {
     });
     let (_, report) = drive("open", &server, "--rate 40 --connections 40").await;
     let latency = &report["latency"];
-    assert_eq!((&report["answered"], &report["unanswered"], &latency["count"]), (&20.into(), &30.into(), &40.into()));
+    assert_eq!(
+        (&report["answered"], &report["unanswered"], &latency["count"]),
+        (&20.into(), &30.into(), &40.into())
+    );
     assert!(latency["p50_seconds"].as_f64() > Some(5.0), "{latency:#}");
 }
 
@@ -183,7 +209,8 @@ async fn run_ended_early_prints_what_it_measured() {
     for command in ["closed", "open --rate 100"] {
         let (server, report) = (Worker::start().await, ReportFile::new());
         let url = server.endpoint().to_string();
-        let settings = format!("--proxy {url} --owner a --revision 7 --duration 1h --json {}", report.path());
+        let settings =
+            format!("--proxy {url} --owner a --revision 7 --duration 1h --json {}", report.path());
         let running = Running::start(format!("{command} {settings}"));
         server.wait_for(20).await;
         running.terminate();

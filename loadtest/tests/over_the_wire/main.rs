@@ -1,4 +1,5 @@
-//! The loadtest's binary against real servers: fencepost, a worker that nothing fences, and a server that is told what to do.
+//! The loadtest's binary against real servers: fencepost, a worker that nothing fences, and a
+//! server that is told what to do.
 
 mod behind_fencepost;
 mod by_tls;

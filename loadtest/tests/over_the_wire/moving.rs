@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_tests::{
-    Answer, Behaviour, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, FreePort, Latch, Relay, Tokens, Worker, until,
+    Answer, Behaviour, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, FreePort, Latch, Relay,
+    Tokens, Worker, until,
 };
 use serde_json::Value;
 
@@ -13,12 +14,13 @@ use crate::support::{Fencepost, Ratchet, ReportFile, Run, Running, loadtest, not
 #[tokio::test]
 async fn many_moving_locks_are_fenced() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
-    let route =
-        "path = \"/shards/{shard}/\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\", layout = \"key\" }";
+    let route = "path = \"/shards/{shard}/\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\", layout = \"key\" }";
     let fencepost = Fencepost::with_route(&worker, &etcd, route).await;
     let locks = "--locks 20 --lock /shards/{n}/lock --path /shards/{n}/job";
     for protocol in ["--connections 8", "--connections 2 --h2 --streams 4"] {
-        let (run, report) = move_locks("closed", &fencepost.url(), &worker, &etcd, format!("{locks} {protocol}")).await;
+        let (run, report) =
+            move_locks("closed", &fencepost.url(), &worker, &etcd, format!("{locks} {protocol}"))
+                .await;
         fenced(&run, &report, &fencepost);
     }
     nothing_is_left_in(&etcd).await;
@@ -52,7 +54,8 @@ async fn proxy_without_a_fence_is_found_out() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
     let relay = Relay::start(worker.address()).await;
     let proxy = format!("http://{}", relay.address());
-    let (run, report) = move_locks("closed", &proxy, &worker, &etcd, "--lock /lock --connections 4").await;
+    let (run, report) =
+        move_locks("closed", &proxy, &worker, &etcd, "--lock /lock --connections 4").await;
     run.ended_with(1).says("FALSE ADMISSION").says("OUT OF ORDER");
     assert!(report["false_admissions"].as_u64() > Some(10), "{report:#}");
     assert!(report["worker"]["breaches"]["after_successor"].as_u64() > Some(10), "{report:#}");
@@ -72,9 +75,13 @@ async fn proxy_without_a_barrier_is_found_out() {
 
 #[tokio::test]
 async fn former_holder_sends_one_late_request() {
-    let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
-    let (address, url, etcd) = (worker.address().to_string(), format!("http://{}", worker.address()), etcd.endpoint());
-    let wire = format!("open --rate 50 --proxy {url} --worker-listen {address} --etcd {etcd} --lock /lock");
+    let (etcd, worker, report) =
+        (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
+    let (address, url, etcd) =
+        (worker.address().to_string(), format!("http://{}", worker.address()), etcd.endpoint());
+    let wire = format!(
+        "open --rate 50 --proxy {url} --worker-listen {address} --etcd {etcd} --lock /lock"
+    );
     let moves = "--handoff-every 100ms --duration 3s --warm-up 0s --connections 4";
     let run = loadtest(format!("{wire} {moves} --json {}", report.path())).await;
     run.ended_with(1).says("a lock handed over every 100ms with two requests more each");
@@ -85,7 +92,8 @@ async fn former_holder_sends_one_late_request() {
 
 #[tokio::test]
 async fn requests_of_a_handoff_are_like_all_others() {
-    let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
+    let (etcd, server, report) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let (url, etcd) = (server.endpoint().to_string(), etcd.endpoint());
     let wire = format!("open --rate 20 --proxy {url} --etcd {etcd} --lock /lock --connections 4");
     let what = "--method PUT --body 10 --handoff-every 100ms --duration 3s --warm-up 0s";
@@ -100,11 +108,15 @@ async fn requests_of_a_handoff_are_like_all_others() {
 
 #[tokio::test]
 async fn locks_move_again_when_etcd_is_back() {
-    let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
+    let (etcd, worker, report) =
+        (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
     let fencepost = Fencepost::start(&worker, &etcd, "/lock", "key").await;
     let relay = Relay::before(&etcd).await;
     let (address, etcd_url) = (worker.address().to_string(), format!("http://{}", relay.address()));
-    let wire = format!("closed --proxy {} --worker-listen {address} --etcd {etcd_url} --lock /lock", fencepost.url());
+    let wire = format!(
+        "closed --proxy {} --worker-listen {address} --etcd {etcd_url} --lock /lock",
+        fencepost.url()
+    );
     let moves = "--handoff-every 100ms --duration 1h --warm-up 0s --connections 4";
     let running = Running::start(format!("{wire} {moves} --json {}", report.path()));
     let moved = async |from: i64| {
@@ -127,38 +139,51 @@ async fn locks_move_again_when_etcd_is_back() {
 
 /// At which revision the lock's key was written; 0 if it is not there.
 async fn revision_of(etcd: &Etcd, key: &str) -> i64 {
-    let told: Value =
-        serde_json::from_str(&etcd.etcdctl(&["get", key, "-w", "json"]).await).expect("etcdctl tells JSON");
+    let told: Value = serde_json::from_str(&etcd.etcdctl(&["get", key, "-w", "json"]).await)
+        .expect("etcdctl tells JSON");
     told["kvs"][0]["mod_revision"].as_i64().unwrap_or(0)
 }
 
 #[tokio::test]
 async fn late_successor_is_timed_until_it_is_served() {
-    let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
-    let began: std::sync::Mutex<std::collections::HashMap<String, std::time::Instant>> = std::sync::Mutex::default();
+    let (etcd, server, report) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
+    let began: std::sync::Mutex<std::collections::HashMap<String, std::time::Instant>> =
+        std::sync::Mutex::default();
     server.when(move |seen| {
         let revision = seen.header("fence-revision").unwrap_or_default().to_owned();
         let began = *began.lock().unwrap().entry(revision).or_insert_with(std::time::Instant::now);
-        let put_off = Answer::status(503, "").header("fence-reason", "unverifiable").header("retry-after", "1");
+        let put_off = Answer::status(503, "")
+            .header("fence-reason", "unverifiable")
+            .header("retry-after", "1");
         (began.elapsed() < Duration::from_millis(150)).then_some(Behaviour::Answer(put_off))
     });
     let (url, etcd_url) = (server.endpoint().to_string(), etcd.endpoint());
-    let wire = format!("open --rate 100 --proxy {url} --etcd {etcd_url} --lock /lock --connections 4");
-    let moves = format!("--handoff-every 500ms --duration 3s --warm-up 0s --json {}", report.path());
+    let wire =
+        format!("open --rate 100 --proxy {url} --etcd {etcd_url} --lock /lock --connections 4");
+    let moves =
+        format!("--handoff-every 500ms --duration 3s --warm-up 0s --json {}", report.path());
     loadtest(format!("{wire} {moves}")).await;
     let report = report.read();
     let handoffs = &report["handoffs"];
-    assert!(handoffs["count"].as_u64() >= Some(3) && handoffs["unserved"].as_u64() <= Some(1), "{report:#}");
+    assert!(
+        handoffs["count"].as_u64() >= Some(3) && handoffs["unserved"].as_u64() <= Some(1),
+        "{report:#}"
+    );
     assert!(handoffs["release_to_answer"]["p50_seconds"].as_f64() > Some(0.14), "{report:#}");
 }
 
 #[tokio::test]
 async fn moving_run_ends_though_nobody_is_answered() {
-    let (etcd, server, never) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Latch::new());
-    let (url, etcd_url, report) = (server.endpoint().to_string(), etcd.endpoint(), ReportFile::new());
+    let (etcd, server, never) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Latch::new());
+    let (url, etcd_url, report) =
+        (server.endpoint().to_string(), etcd.endpoint(), ReportFile::new());
     server.when(move |_| Some(Behaviour::Hold(never.clone(), Answer::ok(""))));
-    let wire = format!("open --rate 50 --proxy {url} --etcd {etcd_url} --lock /lock --connections 2");
-    let moves = format!("--handoff-every 100ms --duration 1h --warm-up 0s --json {}", report.path());
+    let wire =
+        format!("open --rate 50 --proxy {url} --etcd {etcd_url} --lock /lock --connections 2");
+    let moves =
+        format!("--handoff-every 100ms --duration 1h --warm-up 0s --json {}", report.path());
     let running = Running::start(format!("{wire} {moves}"));
     server.wait_for(3).await; // One of them is the successor's.
     running.terminate();
@@ -202,7 +227,8 @@ fn fenced(run: &Run, report: &Value, fencepost: &Fencepost) {
 async fn etcd_with_tls_and_users_gives_locks() {
     let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(300)));
     let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
-    let (etcd, server) = (Etcd::start_with(EtcdVersion::V3_5, &options).await, Worker::start().await);
+    let (etcd, server) =
+        (Etcd::start_with(EtcdVersion::V3_5, &options).await, Worker::start().await);
     etcd.enable_users().await;
     let password = security.directory().join("root-password");
     std::fs::write(&password, "root\n").expect("the directory can be written");
@@ -212,7 +238,8 @@ async fn etcd_with_tls_and_users_gives_locks() {
         files.each_ref().map(|file| file.to_str().expect("a path of the tests is text"));
     let (url, etcd_url) = (server.endpoint().to_string(), etcd.endpoint());
     let wire = format!("closed --proxy {url} --etcd {etcd_url} --lock /lock --connections 2");
-    let access = format!("--etcd-ca {ca} --etcd-cert {certificate} --etcd-key {key} --etcd-user root");
+    let access =
+        format!("--etcd-ca {ca} --etcd-cert {certificate} --etcd-key {key} --etcd-user root");
     let more = format!("--etcd-password-file {password} --duration 500ms --warm-up 0s");
     loadtest(format!("{wire} {access} {more}")).await.is_as_expected();
     etcd.etcdctl(&["put", "/lock", "somebody"]).await;
@@ -223,7 +250,11 @@ async fn etcd_with_tls_and_users_gives_locks() {
 /// How many answers senders of that standing got.
 fn from(report: &Value, standing: &str) -> u64 {
     let answers = report["answers"].as_array().expect("answers are listed");
-    answers.iter().filter(|answer| answer["from"] == standing).filter_map(|answer| answer["count"].as_u64()).sum()
+    answers
+        .iter()
+        .filter(|answer| answer["from"] == standing)
+        .filter_map(|answer| answer["count"].as_u64())
+        .sum()
 }
 
 async fn move_locks(
@@ -235,7 +266,10 @@ async fn move_locks(
 ) -> (Run, Value) {
     let arguments = arguments.as_ref();
     let (report, worker, etcd) = (ReportFile::new(), worker.address().to_string(), etcd.endpoint());
-    let wire = format!("{command} --proxy {proxy} --worker-listen {worker} --etcd {etcd} --json {}", report.path());
+    let wire = format!(
+        "{command} --proxy {proxy} --worker-listen {worker} --etcd {etcd} --json {}",
+        report.path()
+    );
     let moves = "--stale 10% --handoff-every 100ms --duration 2s --warm-up 200ms";
     let run = loadtest(format!("{wire} {moves} {arguments}")).await;
     let read = report.try_read().unwrap_or_else(|| panic!("no report: {}", run.printed));

@@ -1,4 +1,5 @@
-//! Whoever reads what a run prints may leave before it is over, as everybody in a pipeline does at Ctrl-C.
+//! Whoever reads what a run prints may leave before it is over, as everybody in a pipeline does at
+//! Ctrl-C.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -41,9 +42,10 @@ impl Drop for Unread {
 async fn unread_run_ends_when_asked_and_writes_its_report() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     // The takeovers are not fenced, which is found.
-    for (what, figure, code) in
-        [("closed --duration 1h --connections 1", "answered", 0), ("takeovers --count 100", "takeovers", 1)]
-    {
+    for (what, figure, code) in [
+        ("closed --duration 1h --connections 1", "answered", 0),
+        ("takeovers --count 100", "takeovers", 1),
+    ] {
         let (server, report) = (Worker::start().await, ReportFile::new());
         let (url, etcd_url) = (server.endpoint().to_string(), etcd.endpoint());
         let wire = format!("--proxy {url} --etcd {etcd_url} --lock /lock --json {}", report.path());

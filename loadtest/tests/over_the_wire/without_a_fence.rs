@@ -1,10 +1,13 @@
 //! The loadtest against a worker that nothing fences: whatever is wrong must be found.
 //!
-//! The worker that the loadtest plays stands where the proxy should be: it does whatever it is told.
+//! The worker that the loadtest plays stands where the proxy should be: it does whatever it is
+//! told.
 
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, until};
+use fencepost_tests::{
+    Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, until,
+};
 
 use crate::support::{ReportFile, Run, Running, loadtest, nothing_is_left_in};
 
@@ -59,7 +62,8 @@ async fn takeovers_count_each_false_admission() {
 
 #[tokio::test]
 async fn takeovers_ended_early_are_reported() {
-    let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
+    let (etcd, server, report) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let (etcd_url, url) = (etcd.endpoint(), server.endpoint().to_string());
     let takeovers = format!("takeovers --proxy {url} --etcd {etcd_url} --lock {LOCK} --count 1000");
     let begun = async |count: usize| {
@@ -90,26 +94,38 @@ async fn takeovers_ended_early_are_reported() {
     running.end().await.ended_with(130);
 }
 
-/// Everything on the way to etcd and to the worker is slow by a known time: whatever part of a handoff is left out shows.
+/// Everything on the way to etcd and to the worker is slow by a known time: whatever part of a
+/// handoff is left out shows.
 #[tokio::test]
 async fn handoff_is_timed_from_release_to_worker() {
     let delay = Duration::from_millis(30);
     for layout in ["key", "election", "mutex"] {
-        let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
-        let etcd_address = etcd.endpoint().trim_start_matches("http://").parse().expect("an endpoint has an address");
-        let (to_etcd, to_worker) = (Relay::start(etcd_address).await, Relay::start(worker.address()).await);
+        let (etcd, worker, report) =
+            (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
+        let etcd_address = etcd
+            .endpoint()
+            .trim_start_matches("http://")
+            .parse()
+            .expect("an endpoint has an address");
+        let (to_etcd, to_worker) =
+            (Relay::start(etcd_address).await, Relay::start(worker.address()).await);
         to_etcd.delay(delay).await;
         to_worker.delay(delay).await;
-        let (address, lock) = (worker.address().to_string(), format!("--lock {LOCK} --layout {layout}"));
-        let (etcd, proxy) = (format!("http://{}", to_etcd.address()), format!("http://{}", to_worker.address()));
+        let (address, lock) =
+            (worker.address().to_string(), format!("--lock {LOCK} --layout {layout}"));
+        let (etcd, proxy) =
+            (format!("http://{}", to_etcd.address()), format!("http://{}", to_worker.address()));
         let wire = format!("takeovers --proxy {proxy} --worker-listen {address} --etcd {etcd}");
         loadtest(format!("{wire} {lock} --count 8 --json {}", report.path())).await.ended_with(1);
         let handoffs = &report.read()["handoffs"];
         assert_eq!(handoffs["count"], 4, "{handoffs:#}");
         let one_way = delay.as_secs_f64();
-        for (span, ways) in
-            [("release_to_told", 2.0), ("told_to_held", 2.0), ("held_to_worker", 1.0), ("release_to_worker", 5.0)]
-        {
+        for (span, ways) in [
+            ("release_to_told", 2.0),
+            ("told_to_held", 2.0),
+            ("held_to_worker", 1.0),
+            ("release_to_worker", 5.0),
+        ] {
             let median = handoffs[span]["p50_seconds"].as_f64().expect("it was measured");
             assert!(median >= ways * one_way, "{layout}: {span} in {median} s: {handoffs:#}");
         }
@@ -121,7 +137,8 @@ async fn lock_is_free_after_a_run() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
     for layout in ["key", "election", "mutex"] {
         let worker = FreePort::reserve();
-        against_the_worker_itself(&worker, &etcd, format!("takeovers --count 3 --layout {layout}")).await;
+        against_the_worker_itself(&worker, &etcd, format!("takeovers --count 3 --layout {layout}"))
+            .await;
         nothing_is_left_in(&etcd).await;
     }
 }
@@ -161,7 +178,11 @@ async fn wrong_usage_ends_with_64_and_help_with_0() {
     loadtest("--help").await.is_as_expected().says("Exit codes");
 }
 
-async fn against_the_worker_itself(worker: &FreePort, etcd: &Etcd, arguments: impl AsRef<str>) -> Run {
+async fn against_the_worker_itself(
+    worker: &FreePort,
+    etcd: &Etcd,
+    arguments: impl AsRef<str>,
+) -> Run {
     let arguments = arguments.as_ref();
     let (address, etcd) = (worker.address().to_string(), etcd.endpoint());
     let proxy = format!("http://{address}");

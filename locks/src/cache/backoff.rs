@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Doubles from 10 ms to 1 s, and takes a random half to all of that, so that many proxies do not come back as one.
+/// Doubles from 10 ms to 1 s, and takes a random half to all of that, so that many proxies do not
+/// come back as one.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,

@@ -28,10 +28,11 @@ pub(crate) struct Published {
 /// When a request is judged, and by what measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// When the request arrived. A read that was sent at that very instant counts as sent after it: on a virtual clock, let time
-    /// pass between a read and a request that must not use it.
+    /// When the request arrived. A read that was sent at that very instant counts as sent after it:
+    /// on a virtual clock, let time pass between a read and a request that must not use it.
     pub arrived: Instant,
-    /// Until when the barrier is closed to the request, whatever the gate counts: what its route let past unjudged may run.
+    /// Until when the barrier is closed to the request, whatever the gate counts: what its route
+    /// let past unjudged may run.
     pub not_before: Option<Instant>,
     /// The present.
     pub now: Instant,
@@ -49,20 +50,24 @@ pub struct CacheView {
 }
 
 impl CacheView {
-    /// The two have to be loaded in the order of the arguments: what is published when distrust ends has forgotten what was
-    /// distrusted.
+    /// The two have to be loaded in the order of the arguments: what is published when distrust
+    /// ends has forgotten what was distrusted.
     pub(crate) fn new(glance: Glance, published: Guard<Arc<Published>>) -> CacheView {
         CacheView { glance, published }
     }
 
-    /// Judges the token: [`fencepost_policy::judge`], and what admits has to be younger than `max_age` as well.
+    /// Judges the token: [`fencepost_policy::judge`], and what admits has to be younger than
+    /// `max_age` as well.
     ///
-    /// A read that was sent after the request arrived is final in what it refuses, however old it is by now. If
-    /// it would admit, but the request has waited for longer than `max_age` since, the verdict is [`Verdict::Confirm`]
-    /// again, and a read that is sent from now on settles it: see [`TrackedLock::confirm`](crate::TrackedLock::confirm).
+    /// A read that was sent after the request arrived is final in what it refuses, however old it
+    /// is by now. If it would admit, but the request has waited for longer than `max_age` since,
+    /// the verdict is [`Verdict::Confirm`] again, and a read that is sent from now on settles it:
+    /// see [`TrackedLock::confirm`](crate::TrackedLock::confirm).
     pub fn judge<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Verdict {
         match fencepost_policy::judge(token, self.known(timing)) {
-            Verdict::Admit if self.age(timing.now).is_none_or(|age| age > timing.max_age) => Verdict::Confirm,
+            Verdict::Admit if self.age(timing.now).is_none_or(|age| age > timing.max_age) => {
+                Verdict::Confirm
+            }
             verdict @ (Verdict::Admit | Verdict::Reject(_) | Verdict::Confirm) => verdict,
         }
     }
@@ -72,8 +77,9 @@ impl CacheView {
         self.dated().map(|dated| now.saturating_duration_since(dated))
     }
 
-    /// For how much longer what is under way may go on by this; `None` if this is as old as `max_age`, or nothing of it is believed because
-    /// the store went back. A tenure that the restored store does not know of ends no other: only that nobody is admitted shows it.
+    /// For how much longer what is under way may go on by this; `None` if this is as old as
+    /// `max_age`, or nothing of it is believed because the store went back. A tenure that the
+    /// restored store does not know of ends no other: only that nobody is admitted shows it.
     pub fn good_for(&self, max_age: Duration, now: Instant) -> Option<Duration> {
         let age = self.age(now).filter(|_| !self.is_distrusted())?;
         // What will not be good for any time at all is not good.
@@ -102,7 +108,8 @@ impl CacheView {
 
     pub(crate) fn known(&self, timing: &Timing) -> Known<'_> {
         if self.is_distrusted() {
-            // Revisions are given out for a second time: held against what is lost, a holder of the present could look stale.
+            // Revisions are given out for a second time: held against what is lost, a holder of the
+            // present could look stale.
             return Known::new(None, News::Regressed);
         }
         Known::new(self.snapshot(), self.news(timing))
@@ -123,8 +130,9 @@ impl CacheView {
         }
     }
 
-    /// `watched-admission`: cached news admits if it is dated by a read that was sent while a watch of the lock was up, and one has been up since
-    /// then. Where reads fail too, waiting for them would not help, and age alone counts.
+    /// `watched-admission`: cached news admits if it is dated by a read that was sent while a watch
+    /// of the lock was up, and one has been up since then. Where reads fail too, waiting for them
+    /// would not help, and age alone counts.
     fn is_watched(&self) -> bool {
         match self.glance.watch {
             WatchState::Up { since } => self.published.dated_in >= Some(since),
@@ -133,8 +141,9 @@ impl CacheView {
         }
     }
 
-    /// A store that went back counts revisions for a second time. Only a tenure that began above all that it had shown
-    /// before has a token that was never given out in the history that is lost.
+    /// A store that went back counts revisions for a second time. Only a tenure that began above
+    /// all that it had shown before has a token that was never given out in the history that is
+    /// lost.
     fn is_distrusted(&self) -> bool {
         let Some(through) = self.glance.distrusted_through else {
             return false;

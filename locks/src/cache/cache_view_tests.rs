@@ -18,7 +18,8 @@ fn up_since(number: u32) -> WatchState {
     WatchState::Up { since: WatchNumber::new(number).unwrap() }
 }
 
-/// A lock that `a` holds since 10, read `dated` seconds after the start, under the watch of that number.
+/// A lock that `a` holds since 10, read `dated` seconds after the start, under the watch of that
+/// number.
 fn published(start: Instant, dated: u32, dated_in: u32) -> Published {
     let tenure = Tenure { owner: Owner::new(*b"a"), first: revision(10), last: revision(10) };
     let (as_of, holding) = (revision(10), Holding::Held(tenure));
@@ -33,9 +34,18 @@ fn view(published: Published, watch: WatchState, distrusted: Option<u64>) -> Cac
     CacheView::new(glance, ArcSwap::new(Arc::new(published)).load())
 }
 
-fn verdict(view: &CacheView, at: u64, arrived: Instant, now: Instant, linearizable: bool) -> String {
+fn verdict(
+    view: &CacheView,
+    at: u64,
+    arrived: Instant,
+    now: Instant,
+    linearizable: bool,
+) -> String {
     let token = FenceToken { owner: "a", revision: revision(at) };
-    match view.judge(&token, &Timing { arrived, not_before: None, now, max_age: 5 * SECOND, linearizable }) {
+    match view.judge(
+        &token,
+        &Timing { arrived, not_before: None, now, max_age: 5 * SECOND, linearizable },
+    ) {
         Verdict::Admit => "admit".to_owned(),
         Verdict::Confirm => "confirm".to_owned(),
         Verdict::Reject(rejection) => rejection.code().to_owned(),
@@ -94,7 +104,15 @@ fn cached_news_admits_if_dated_under_a_watch_that_is_up() {
         let look = view(published(start, 10, dated_in), watch, None);
         let at = |second: u32| start + second * SECOND;
         assert_eq!(verdict(&look, 10, at(11), at(12), false), cached, "{watch:?}, {dated_in}");
-        assert_eq!(verdict(&look, 10, at(11), at(16), false), "confirm", "too old: {watch:?}, {dated_in}");
-        assert_eq!(verdict(&look, 10, at(9), at(12), false), "admit", "confirmed: {watch:?}, {dated_in}");
+        assert_eq!(
+            verdict(&look, 10, at(11), at(16), false),
+            "confirm",
+            "too old: {watch:?}, {dated_in}"
+        );
+        assert_eq!(
+            verdict(&look, 10, at(9), at(12), false),
+            "admit",
+            "confirmed: {watch:?}, {dated_in}"
+        );
     }
 }

@@ -18,7 +18,8 @@ use super::tracked::TrackedLock;
 use super::trust::{Sent, Trust};
 use crate::sync::{Mutex, MutexGuard};
 
-/// How many locks without a record may wait to be read. Further ones are refused: names are easily made up.
+/// How many locks without a record may wait to be read. Further ones are refused: names are easily
+/// made up.
 const UNKNOWN_MAX: usize = 6_400;
 
 /// How many other locks may wait to be read: more than a process has.
@@ -35,13 +36,15 @@ pub(crate) struct Common {
     pub(crate) counts: Counts,
     /// Who began or ceased to hold a lock.
     pub(crate) tenures: Tenures,
-    /// Something has to be read at once: other locks are static, a template is new, or a watch has caught up.
+    /// Something has to be read at once: other locks are static, a template is new, or a watch has
+    /// caught up.
     pub(crate) read_now: Notify,
     /// What has to be watched has changed, or a new era has begun.
     pub(crate) watched_changed: Notify,
     /// Cached news admits from now on, because reads fail. All who wait for a read judge again.
     pub(crate) reads_fail: Notify,
-    /// An operator has ended the orphans of a lock. Not one for each lock: it is rare, and there may be a million of them.
+    /// An operator has ended the orphans of a lock. Not one for each lock: it is rare, and there
+    /// may be a million of them.
     pub(crate) orphans_cleared: Notify,
     /// The members may be other than they were when they were last asked.
     pub(crate) members_due: Notify,
@@ -59,31 +62,35 @@ pub(crate) struct Common {
 
 /// What is remembered of the gates of an earlier process.
 pub trait GateMemory: Send + Sync + std::fmt::Debug {
-    /// What is remembered of that lock's gate, whose tenures are those of that layout: revisions of another one's are no measure for them.
+    /// What is remembered of that lock's gate, whose tenures are those of that layout: revisions of
+    /// another one's are no measure for them.
     fn of(&self, lock: &LockKey, layout: Layout) -> Option<Remembered>;
 
-    /// Leaves out what an earlier process left at the worker of that lock, should its gate be made anew: an operator has said that none of it
-    /// is running.
+    /// Leaves out what an earlier process left at the worker of that lock, should its gate be made
+    /// anew: an operator has said that none of it is running.
     fn clear(&self, lock: &LockKey);
 
-    /// Takes note, without waiting for a disk, that the store went back, having been seen up to that revision. Called as soon as that is
-    /// found, so that a later process knows of it whenever it knows that the store has grown beyond.
+    /// Takes note, without waiting for a disk, that the store went back, having been seen up to
+    /// that revision. Called as soon as that is found, so that a later process knows of it whenever
+    /// it knows that the store has grown beyond.
     fn distrust(&self, through: Revision);
 
-    /// Leaves the tenures out of what is remembered from now on, and has a later process know that, without waiting for a disk: the operator
-    /// has accepted that the store went back. The gates that there are start anew after this. So one that is made meanwhile does not begin
-    /// with an old floor and keep it, and no tenure is recorded that begins anew and is forgotten with the old ones, or kept from being
-    /// remembered by one of them.
+    /// Leaves the tenures out of what is remembered from now on, and has a later process know that,
+    /// without waiting for a disk: the operator has accepted that the store went back. The gates
+    /// that there are start anew after this. So one that is made meanwhile does not begin with an
+    /// old floor and keep it, and no tenure is recorded that begins anew and is forgotten with the
+    /// old ones, or kept from being remembered by one of them.
     fn forget_tenures(&self);
 }
 
 /// What is remembered of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remembered {
-    /// The `first` revision of the last tenure that was let in; `None` if the store went back since, and that was accepted, or if the lock
-    /// had another layout then.
+    /// The `first` revision of the last tenure that was let in; `None` if the store went back
+    /// since, and that was accepted, or if the lock had another layout then.
     pub tenure: Option<Revision>,
-    /// Until when requests may run that the earlier process left at the worker; `None` if it left none.
+    /// Until when requests may run that the earlier process left at the worker; `None` if it left
+    /// none.
     pub until: Option<Instant>,
     /// Whether others' requests than that tenure's may be among them.
     pub others: bool,
@@ -108,7 +115,8 @@ pub(crate) struct Inbox {
     pub(crate) commands: mpsc::UnboundedReceiver<Command>,
     /// Locks to be read.
     pub(crate) reads: mpsc::Receiver<Arc<TrackedLock>>,
-    /// Locks of templates that have no record, as far as is known. Apart, so that made-up names hold up no lock in use.
+    /// Locks of templates that have no record, as far as is known. Apart, so that made-up names
+    /// hold up no lock in use.
     pub(crate) reads_of_unknown: mpsc::Receiver<Arc<TrackedLock>>,
 }
 
@@ -136,7 +144,11 @@ impl Common {
         let (commands, commands_receiver) = mpsc::unbounded_channel();
         let (reads, reads_receiver) = mpsc::channel(KNOWN_MAX);
         let (reads_of_unknown, unknown_receiver) = mpsc::channel(UNKNOWN_MAX);
-        let inbox = Inbox { commands: commands_receiver, reads: reads_receiver, reads_of_unknown: unknown_receiver };
+        let inbox = Inbox {
+            commands: commands_receiver,
+            reads: reads_receiver,
+            reads_of_unknown: unknown_receiver,
+        };
         let common = Common {
             name: name.into(),
             trust: Arc::new(trust),
@@ -185,15 +197,18 @@ impl Common {
         }
     }
 
-    /// The gate of a lock that is tracked from now on. With a memory its tenures are recorded before they enter.
+    /// The gate of a lock that is tracked from now on. With a memory its tenures are recorded
+    /// before they enter.
     pub(crate) fn new_gate(&self, lock: &LockKey, layout: Layout) -> Gate {
         match &self.memory {
             None => Gate::default(),
-            Some(memory) => Gate::recording(memory.of(lock, layout).map(|remembered| Predecessor {
-                tenure: remembered.tenure,
-                until: remembered.until.map(|until| self.moment(until)),
-                others: remembered.others,
-            })),
+            Some(memory) => {
+                Gate::recording(memory.of(lock, layout).map(|remembered| Predecessor {
+                    tenure: remembered.tenure,
+                    until: remembered.until.map(|until| self.moment(until)),
+                    others: remembered.others,
+                }))
+            }
         }
     }
 
@@ -213,13 +228,15 @@ impl Common {
         self.reads_of_unknown.capacity() == 0
     }
 
-    /// Notes that a lock was refused because too many without a record wait to be read. The log says so while the store answers: otherwise
-    /// the store may be the reason.
+    /// Notes that a lock was refused because too many without a record wait to be read. The log
+    /// says so while the store answers: otherwise the store may be the reason.
     pub(crate) fn note_refusal(&self) {
         let now = Instant::now();
         let is_up = self.health().is_up(now, self.period());
         let mut told = self.refusals_told.lock().expect("nothing panics while it holds this");
-        if !is_up || told.is_some_and(|told| now.saturating_duration_since(told) < REFUSALS_TOLD_EVERY) {
+        if !is_up
+            || told.is_some_and(|told| now.saturating_duration_since(told) < REFUSALS_TOLD_EVERY)
+        {
             return;
         }
         *told = Some(now);
@@ -235,7 +252,8 @@ impl Common {
         self.memory.iter().for_each(|memory| memory.clear(lock));
     }
 
-    /// Until when requests of that lock may run that an earlier process left at the worker, as a gate would be told that is made now.
+    /// Until when requests of that lock may run that an earlier process left at the worker, as a
+    /// gate would be told that is made now.
     pub(crate) fn left_behind_until(&self, lock: &LockKey) -> Option<Instant> {
         self.memory.as_ref()?.of(lock, Layout::Key)?.until // Requests run, whatever the layout of the lock.
     }
@@ -246,7 +264,8 @@ impl Common {
         memory.zip(through).for_each(|(memory, through)| memory.distrust(through));
     }
 
-    /// Has the gates that are made from now on, and a later process, know of no tenure that was let in until now.
+    /// Has the gates that are made from now on, and a later process, know of no tenure that was let
+    /// in until now.
     pub(crate) fn forget_tenures(&self) {
         self.memory.iter().for_each(|memory| memory.forget_tenures());
     }

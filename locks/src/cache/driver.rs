@@ -22,12 +22,14 @@ use crate::store::LockStore;
 /// How many requests for locks are under way at a time. Each reads all locks that wait by then.
 const READERS: usize = 16;
 
-/// How many requests are under way for locks that have no record, as far as is known, and how long each takes at least if one has none. A
-/// flood of made-up names costs the store a hundred requests a second.
+/// How many requests are under way for locks that have no record, as far as is known, and how long
+/// each takes at least if one has none. A flood of made-up names costs the store a hundred requests
+/// a second.
 const READERS_OF_UNKNOWN: usize = 10;
 const UNKNOWN_APART: Duration = Duration::from_millis(100);
 
-/// Does the work of a source for as long as it is polled; ends when the source is stopped. Dropping it ends all of it.
+/// Does the work of a source for as long as it is polled; ends when the source is stopped. Dropping
+/// it ends all of it.
 #[must_use = "a source does nothing unless its driver is polled"]
 pub struct Driver(LocalBoxFuture<'static, ()>);
 
@@ -55,7 +57,8 @@ impl fmt::Debug for Driver {
 async fn run<S: LockStore>(work: Rc<Work<S>>, inbox: Inbox) {
     work.tell_inherited_distrust();
     let Inbox { mut commands, reads, reads_of_unknown } = inbox;
-    let (reads, reads_of_unknown) = (Rc::new(Mutex::new(reads)), Rc::new(Mutex::new(reads_of_unknown)));
+    let (reads, reads_of_unknown) =
+        (Rc::new(Mutex::new(reads)), Rc::new(Mutex::new(reads_of_unknown)));
     let mut tasks: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
     tasks.push(Box::pin(members::keep_asking(Rc::clone(&work))));
     tasks.push(Box::pin(freshness::keep_fresh(Rc::clone(&work))));
@@ -64,7 +67,11 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, inbox: Inbox) {
         tasks.push(Box::pin(reading::serve(Rc::clone(&work), Rc::clone(&reads), Duration::ZERO)));
     }
     for _ in 0..READERS_OF_UNKNOWN {
-        tasks.push(Box::pin(reading::serve(Rc::clone(&work), Rc::clone(&reads_of_unknown), UNKNOWN_APART)));
+        tasks.push(Box::pin(reading::serve(
+            Rc::clone(&work),
+            Rc::clone(&reads_of_unknown),
+            UNKNOWN_APART,
+        )));
     }
     loop {
         // Commands cannot hold up the tasks for long: there are few of them.

@@ -22,10 +22,13 @@ pub(crate) async fn keep_fresh<S: LockStore>(work: Rc<Work<S>>) {
                 backoff.reset();
                 Next::APeriodAfter(begun)
             }
-            // Three in a row have to be told from one soon: until then, nobody knows whether the store went back.
+            // Three in a row have to be told from one soon: until then, nobody knows whether the
+            // store went back.
             Err(ReadFailure::Again) => Next::At(begun),
             Err(ReadFailure::Regressed) => Next::APeriodAfter(begun),
-            Err(ReadFailure::Store(_)) => Next::At(Instant::now() + backoff.delay().min(common.period())),
+            Err(ReadFailure::Store(_)) => {
+                Next::At(Instant::now() + backoff.delay().min(common.period()))
+            }
         };
         // The change first, so that it is not left for another read when both are due.
         tokio::select! {
@@ -39,28 +42,38 @@ pub(crate) async fn keep_fresh<S: LockStore>(work: Rc<Work<S>>) {
 async fn read<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailure> {
     let StaticToRead { together: locks, alone } = work.shared.static_locks();
     alone.iter().for_each(|lock| lock.want_read());
-    let (denied, scopes): (Vec<_>, Vec<_>) =
-        work.shared.scopes().into_iter().partition(|scope| work.common().health().denies_scope(scope.range()));
+    let (denied, scopes): (Vec<_>, Vec<_>) = work
+        .shared
+        .scopes()
+        .into_iter()
+        .partition(|scope| work.common().health().denies_scope(scope.range()));
     for scope in &denied {
         read_denied(work, scope).await;
     }
     if locks.is_empty() && scopes.is_empty() {
         return Ok(());
     }
-    let of_locks = locks.iter().map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All });
+    let of_locks =
+        locks.iter().map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All });
     let ranges: Vec<RangeRead> = of_locks.chain(scopes.iter().map(|scope| probe(scope))).collect();
     let sending = work.common().trust.sending();
-    let read = work.read(&work.common().counts.freshness, &ranges).await.map_err(|failure| match failure {
-        ReadFailure::Store(error) => {
-            work.confirm_failed(&sending, &error);
-            ReadFailure::Store(scopes.iter().fold(error, |error, scope| scope.tell_of_prefix(error)))
-        }
-        ReadFailure::Again | ReadFailure::Regressed => failure,
-    });
+    let read =
+        work.read(&work.common().counts.freshness, &ranges).await.map_err(
+            |failure| match failure {
+                ReadFailure::Store(error) => {
+                    work.confirm_failed(&sending, &error);
+                    ReadFailure::Store(
+                        scopes.iter().fold(error, |error, scope| scope.tell_of_prefix(error)),
+                    )
+                }
+                ReadFailure::Again | ReadFailure::Regressed => failure,
+            },
+        );
     let Believed { sent, revision, ranges } = read.inspect_err(|failure| work.tell(failure))?;
     for (lock, answer) in locks.iter().zip(&ranges) {
         if lock.read(&sent, revision, &answer.keys).is_some() {
-            // Writes have to be looked at that nobody has seen. That may take long, and the other locks do not wait for it.
+            // Writes have to be looked at that nobody has seen. That may take long, and the other
+            // locks do not wait for it.
             lock.want_read();
         }
     }
@@ -73,7 +86,8 @@ async fn read<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailure> {
     Ok(())
 }
 
-/// Tells the store's revision at the least cost: one key of the scope, whether or not it exists. Another one may not be permitted.
+/// Tells the store's revision at the least cost: one key of the scope, whether or not it exists.
+/// Another one may not be permitted.
 fn probe(scope: &Scope) -> RangeRead {
     RangeRead { range: KeyRange::Key(scope.range().first_key().into()), wanted: Wanted::Count }
 }

@@ -1,4 +1,5 @@
-//! How the store has been of late, by the answers and failures of its reads. Decides nothing about requests.
+//! How the store has been of late, by the answers and failures of its reads. Decides nothing about
+//! requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use tokio::time::Instant;
 
 use crate::store::{KeyRange, RangeRead, StoreError};
 
-/// How many ranges that may not be read are logged, and how many are remembered: what is not would keep others from being read and watched.
+/// How many ranges that may not be read are logged, and how many are remembered: what is not would
+/// keep others from being read and watched.
 const DENIED_MAX: (usize, usize) = (16, 1024);
 
 /// How old the last answer is, at least, where failing reads make a source one that is down.
@@ -23,7 +25,8 @@ pub(crate) struct Health {
     /// The last failure, and whether it was the last thing that happened.
     pub(crate) last_error: Option<Arc<StoreError>>,
     pub(crate) last_failed: bool,
-    /// Whether the store has failed since it last answered. That some keys may not be read is not counted.
+    /// Whether the store has failed since it last answered. That some keys may not be read is not
+    /// counted.
     pub(crate) failing: bool,
     /// The same for being refused, which is something else than not to be answered.
     pub(crate) refused: bool,
@@ -38,15 +41,17 @@ impl Health {
     pub(crate) fn is_up(&self, now: Instant, period: Duration) -> bool {
         let Some(answered) = self.answered else { return false };
         let age = now.saturating_duration_since(answered);
-        // A single read that is lost is no outage: the next one is due a period later. Five of them are all of `max_age`.
+        // A single read that is lost is no outage: the next one is due a period later. Five of them
+        // are all of `max_age`.
         let is_missed = self.last_failed && age >= (period * 2).max(DOWN_AFTER_MIN);
         !is_missed && age <= period * 5
     }
 
-    /// Whether a scope of that range may not be read. It may have been asked for by one key of it, which it is asked for by again once there is
-    /// a window.
+    /// Whether a scope of that range may not be read. It may have been asked for by one key of it,
+    /// which it is asked for by again once there is a window.
     pub(crate) fn denies_scope(&self, range: &KeyRange) -> bool {
-        self.denied.contains(range) || self.denied.contains(&KeyRange::Key(range.first_key().into()))
+        self.denied.contains(range)
+            || self.denied.contains(&KeyRange::Key(range.first_key().into()))
     }
 
     /// Takes note of a failure. Whether it is the first of its kind in a row.
@@ -68,7 +73,9 @@ impl Health {
                 self.failing = true;
                 !std::mem::replace(&mut self.refused, true)
             }
-            StoreError::Unavailable(_) | StoreError::Compacted => !std::mem::replace(&mut self.failing, true),
+            StoreError::Unavailable(_) | StoreError::Compacted => {
+                !std::mem::replace(&mut self.failing, true)
+            }
         }
     }
 

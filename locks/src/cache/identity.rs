@@ -1,10 +1,12 @@
 //! Whether the store is still the one we know, by what it tells beside its revisions.
 //!
-//! A restore can give etcd another cluster id (`--initial-cluster-token`). If not, it begins a new log: the raft term of its entries, which
-//! rises with each election, begins at 1 again. With each answer a member tells the term of the newest entry that it has applied. It
-//! answers a quorum read only once it has applied all that was committed before, so what one member tells never falls as long as its log
-//! goes on. It may be below what others tell: a member that was brought up by a snapshot of its leader's knows no term before its next
-//! entry (0), or the one from before (etcd 3.4 to 3.6).
+//! A restore can give etcd another cluster id (`--initial-cluster-token`). If not, it begins a new
+//! log: the raft term of its entries, which rises with each election, begins at 1 again. With each
+//! answer a member tells the term of the newest entry that it has applied. It answers a quorum read
+//! only once it has applied all that was committed before, so what one member tells never falls as
+//! long as its log goes on. It may be below what others tell: a member that was brought up by a
+//! snapshot of its leader's knows no term before its next entry (0), or the one from before (etcd
+//! 3.4 to 3.6).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +14,8 @@ use tokio::time::Instant;
 
 use crate::store::Answerer;
 
-/// Of how many members it is known what they have told. A cluster has seven at most, but they may be replaced.
+/// Of how many members it is known what they have told. A cluster has seven at most, but they may
+/// be replaced.
 const MEMBERS_MAX: usize = 64;
 
 /// What a store has told of itself beside its revisions.
@@ -40,7 +43,8 @@ struct Term {
 
 impl Identity {
     pub(crate) fn new(seen: StoreIdentity) -> Identity {
-        let terms = seen.terms.into_iter().map(|(member, term)| (member, Term { term, since: None }));
+        let terms =
+            seen.terms.into_iter().map(|(member, term)| (member, Term { term, since: None }));
         Identity { cluster: seen.cluster, terms: terms.collect() }
     }
 
@@ -49,9 +53,11 @@ impl Identity {
         self.cluster.filter(|known| *known != by.cluster)
     }
 
-    /// Whether the log of the member that answers is not the one that it had when it answered before that was asked.
+    /// Whether the log of the member that answers is not the one that it had when it answered
+    /// before that was asked.
     pub(crate) fn has_another_log(&self, by: &Answerer, sent: Instant) -> bool {
-        let known = self.terms.get(&by.member).filter(|known| known.since.is_none_or(|since| since < sent));
+        let known =
+            self.terms.get(&by.member).filter(|known| known.since.is_none_or(|since| since < sent));
         by.term > 0 && known.is_some_and(|known| by.term < known.term)
     }
 

@@ -1,7 +1,9 @@
-//! The templated locks that stay in memory though nobody holds them, so that not each request has to read its lock.
+//! The templated locks that stay in memory though nobody holds them, so that not each request has
+//! to read its lock.
 //!
-//! A lock that is dropped here while somebody holds it is found again in the [`Registry`](super::registry::Registry), which also
-//! says why forgetting the others cannot admit an ended tenure.
+//! A lock that is dropped here while somebody holds it is found again in the
+//! [`Registry`](super::registry::Registry), which also says why forgetting the others cannot admit
+//! an ended tenure.
 
 use std::sync::Arc;
 
@@ -25,7 +27,8 @@ pub(crate) struct KeptLocks {
     without_record: Cache<LockKey, Slot>,
 }
 
-/// Emptied when the cache evicts it, because moka frees its entries some time later, and a lock is to be dropped now.
+/// Emptied when the cache evicts it, because moka frees its entries some time later, and a lock is
+/// to be dropped now.
 type Slot = Arc<ArcSwapOption<Kept>>;
 
 /// A lock that is kept for the templates of a scope.
@@ -44,10 +47,12 @@ impl KeptLocks {
         KeptLocks { with_record: cache(with_record_max), without_record: cache(WITHOUT_RECORD_MAX) }
     }
 
-    /// Keeps a lock that a request has asked for by a template. One that comes to have a record moves to those that have, and stays there.
+    /// Keeps a lock that a request has asked for by a template. One that comes to have a record
+    /// moves to those that have, and stays there.
     pub(crate) fn keep(&self, lock: &Arc<TrackedLock>, scope: &Arc<Scope>) {
         let key = lock.key();
-        let is_in = |slot: Slot| slot.load().as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.lock, lock));
+        let is_in =
+            |slot: Slot| slot.load().as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.lock, lock));
         let has = |cache: &Cache<LockKey, Slot>| cache.get(key).is_some_and(is_in);
         let exists = lock.exists();
         if !scope.is_kept() || has(&self.with_record) || !exists && has(&self.without_record) {
@@ -68,7 +73,8 @@ impl KeptLocks {
     /// Lets go of the locks of scopes that are not kept any more.
     pub(crate) fn drop_unnamed(&self) {
         for cache in [&self.with_record, &self.without_record] {
-            let is_kept = |slot: &Slot| slot.load().as_ref().is_some_and(|kept| kept.scope.is_kept());
+            let is_kept =
+                |slot: &Slot| slot.load().as_ref().is_some_and(|kept| kept.scope.is_kept());
             let others = cache.iter().filter(|(_, slot)| !is_kept(slot));
             others.for_each(|(key, _)| cache.invalidate(&*key));
         }
@@ -77,10 +83,12 @@ impl KeptLocks {
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        usize::try_from(self.with_record.entry_count() + self.without_record.entry_count()).unwrap_or(usize::MAX)
+        usize::try_from(self.with_record.entry_count() + self.without_record.entry_count())
+            .unwrap_or(usize::MAX)
     }
 
-    /// Drops what has to go now, not when moka gets to it: a simulation is the same each time, and memory is bounded at once.
+    /// Drops what has to go now, not when moka gets to it: a simulation is the same each time, and
+    /// memory is bounded at once.
     fn settle(&self) {
         self.with_record.run_pending_tasks();
         self.without_record.run_pending_tasks();

@@ -11,12 +11,14 @@ use crate::store::{Event, KeyValue};
 /// What is known of a lock.
 ///
 /// - The track is exact as of its revision, and only rises (`no-step-back`) within an era.
-/// - `missed` is the highest revision at which something is known to have happened that could not be applied. While it is
-///   above the track, the track is not *settled*: it is still exact for its own revision, and dated by its own reads, but
-///   no later event may be applied to it (`no-bridge`).
-/// - A read is truth, what a watch brings is not: a read that contradicts the track ends it, however new the track seems (`read-is-truth`).
-/// - The track is dated only by reads that it is at least as new as. A refusal by what a confirming read did not show leans on
-///   that (`final-refusal`).
+/// - `missed` is the highest revision at which something is known to have happened that could not
+///   be applied. While it is above the track, the track is not *settled*: it is still exact for its
+///   own revision, and dated by its own reads, but no later event may be applied to it
+///   (`no-bridge`).
+/// - A read is truth, what a watch brings is not: a read that contradicts the track ends it,
+///   however new the track seems (`read-is-truth`).
+/// - The track is dated only by reads that it is at least as new as. A refusal by what a confirming
+///   read did not show leans on that (`final-refusal`).
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
     era: Era,
@@ -27,7 +29,8 @@ pub(crate) struct Knowledge {
     missed: Option<Revision>,
     /// Whether a read has contradicted the track, and nobody was told yet.
     has_lost: bool,
-    /// The first of the watches that have been up of this lock without a break; `None` if it is not watched.
+    /// The first of the watches that have been up of this lock without a break; `None` if it is not
+    /// watched.
     watched_since: Option<WatchNumber>,
     dated_in: Option<WatchNumber>,
 }
@@ -73,7 +76,8 @@ impl Knowledge {
         Published { snapshot, dated, exists, problem: self.problem.clone(), dated_in }
     }
 
-    /// Notes which watch is up of the lock now, if any is. Returns what held before. Reads from before do not count as watched.
+    /// Notes which watch is up of the lock now, if any is. Returns what held before. Reads from
+    /// before do not count as watched.
     pub(crate) fn set_watched(&mut self, number: Option<WatchNumber>) -> Option<WatchNumber> {
         let before = self.watched_since;
         self.watched_since = number.map(|number| before.unwrap_or(number));
@@ -97,9 +101,15 @@ impl Knowledge {
         track.is_some_and(|track| events.iter().any(|event| track.is_ended_by(lock, event)))
     }
 
-    /// Applies a quorum read of the whole lock. If writes have to be looked at first that nobody has seen, what is known
-    /// stays until [`Knowledge::walked`].
-    pub(crate) fn read(&mut self, lock: &LockSpec, sent: &Sent, revision: Revision, keys: &[KeyValue]) -> Option<Walk> {
+    /// Applies a quorum read of the whole lock. If writes have to be looked at first that nobody
+    /// has seen, what is known stays until [`Knowledge::walked`].
+    pub(crate) fn read(
+        &mut self,
+        lock: &LockSpec,
+        sent: &Sent,
+        revision: Revision,
+        keys: &[KeyValue],
+    ) -> Option<Walk> {
         self.enter_era(sent.era);
         self.forget_if_contradicted(lock, revision, keys);
         if self.as_of() >= Some(revision) {
@@ -112,7 +122,8 @@ impl Knowledge {
                     Some(Track::Key(track)) => Some(track),
                     Some(Track::Queue(_)) | None => None,
                 };
-                match KeyTrack::read(known, revision, keys.first().map(|stored| lock.write(stored))) {
+                match KeyTrack::read(known, revision, keys.first().map(|stored| lock.write(stored)))
+                {
                     Reading::Known(track) => Track::Key(track),
                     Reading::Walk(walk) => {
                         self.miss(sent.era, revision);
@@ -129,17 +140,20 @@ impl Knowledge {
         None
     }
 
-    /// Forgets what is known if a read contradicts it that is no newer: an event is missing in it, and what came after the read was built on
-    /// that, so it has to be read as well.
+    /// Forgets what is known if a read contradicts it that is no newer: an event is missing in it,
+    /// and what came after the read was built on that, so it has to be read as well.
     fn forget_if_contradicted(&mut self, lock: &LockSpec, revision: Revision, keys: &[KeyValue]) {
         let Some(as_of) = self.as_of().filter(|as_of| revision <= *as_of) else {
             return;
         };
         let is_contradicted = match &self.track {
-            Some(Track::Key(track)) => {
-                track.is_contradicted_by(revision, keys.first().map(|stored| lock.write(stored)).as_ref())
+            Some(Track::Key(track)) => track.is_contradicted_by(
+                revision,
+                keys.first().map(|stored| lock.write(stored)).as_ref(),
+            ),
+            Some(Track::Queue(track)) => {
+                track.is_contradicted_by(revision, keys.iter().map(contender))
             }
-            Some(Track::Queue(track)) => track.is_contradicted_by(revision, keys.iter().map(contender)),
             None => false,
         };
         if is_contradicted {
@@ -159,9 +173,15 @@ impl Knowledge {
         self.date(sent);
     }
 
-    /// Applies the events of one revision. The watch has brought all that happened after `base`; `None` if it has brought all since
-    /// the lock was last read.
-    pub(crate) fn events(&mut self, lock: &LockSpec, era: Era, events: &[Event], base: Option<Revision>) -> Applied {
+    /// Applies the events of one revision. The watch has brought all that happened after `base`;
+    /// `None` if it has brought all since the lock was last read.
+    pub(crate) fn events(
+        &mut self,
+        lock: &LockSpec,
+        era: Era,
+        events: &[Event],
+        base: Option<Revision>,
+    ) -> Applied {
         self.enter_era(era);
         let Some(revision) = events.iter().map(Event::revision).max() else {
             return Applied::Nothing;
@@ -227,16 +247,20 @@ impl Track {
         }
     }
 
-    /// Whether a later event shows that the tenure that is known has ended, whatever has happened in between.
+    /// Whether a later event shows that the tenure that is known has ended, whatever has happened
+    /// in between.
     fn is_ended_by(&self, lock: &LockSpec, event: &Event) -> bool {
         match (self, event) {
             (Track::Key(track), Event::Put(stored)) => track.is_ended_by(&lock.write(stored)),
-            (Track::Key(track), Event::Delete { revision, .. }) => track.is_ended_by_deletion(*revision),
+            (Track::Key(track), Event::Delete { revision, .. }) => {
+                track.is_ended_by_deletion(*revision)
+            }
             (Track::Queue(track), event) => track.is_ended_by(&queue_event(event)),
         }
     }
 
-    /// The same after events that follow it; `None` if something before them is missing all the same.
+    /// The same after events that follow it; `None` if something before them is missing all the
+    /// same.
     fn after(&self, lock: &LockSpec, events: &[Event]) -> Option<Track> {
         match self {
             Track::Key(track) => key_events(lock, track, events).map(Track::Key),

@@ -1,12 +1,15 @@
-//! Random histories of a store, with a watch that lags or loses events, reads that take their time, and walks that end late:
-//! whatever is known of a lock as of a revision is what the store was then.
+//! Random histories of a store, with a watch that lags or loses events, reads that take their time,
+//! and walks that end late: whatever is known of a lock as of a revision is what the store was
+//! then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_policy::{Content, Holding, Layout, LockKey, QueueTrack, Reading, Revision, Snapshot, Tenure, Walk};
+use fencepost_policy::{
+    Content, Holding, Layout, LockKey, QueueTrack, Reading, Revision, Snapshot, Tenure, Walk,
+};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
@@ -23,13 +26,15 @@ use crate::store::{Event, KeyValue};
 enum Act {
     Put(usize, u8),
     Delete(usize),
-    /// A deletion that no watch tells of: etcd before 3.4.36 and 3.5.18 can lose it when it is compacted (etcd-io/etcd#19179).
+    /// A deletion that no watch tells of: etcd before 3.4.36 and 3.5.18 can lose it when it is
+    /// compacted (etcd-io/etcd#19179).
     Lose(usize),
     /// One key goes and another comes, at one revision.
     Swap(usize, usize),
     /// The watch delivers what happened at the next revision.
     Deliver,
-    /// The watch ends, and what it has not delivered is compacted: it begins again at a read of the store.
+    /// The watch ends, and what it has not delivered is compacted: it begins again at a read of the
+    /// store.
     Compact,
     SendRead(usize),
     AnswerRead(usize),
@@ -66,7 +71,8 @@ type Keys = BTreeMap<Bytes, KeyValue>;
 struct World {
     layout: Layout,
     keys: [Bytes; 4],
-    /// What the store holds after each revision, and what happened at it; revision 1 is the empty store.
+    /// What the store holds after each revision, and what happened at it; revision 1 is the empty
+    /// store.
     states: Vec<Keys>,
     happened: Vec<Vec<Event>>,
     common: Arc<Common>,
@@ -94,7 +100,10 @@ impl World {
         let locks = [0, 1].map(|index| {
             let key = LockKey::new(&format!("s/{index}")).unwrap();
             let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&scope)), Arc::clone(&common));
-            common.registry.find_or_make(LockSpec { key, format: Arc::clone(&format) }, make).unwrap()
+            common
+                .registry
+                .find_or_make(LockSpec { key, format: Arc::clone(&format) }, make)
+                .unwrap()
         });
         let mut world = World {
             layout,
@@ -134,8 +143,15 @@ impl World {
         }
         if let Some((new, owner)) = new {
             let key = self.keys[new].clone();
-            let (created, version) = state.get(&key).map_or((at, 1), |before| (before.created, before.version + 1));
-            let stored = KeyValue { key: key.clone(), value: vec![owner].into(), created, modified: at, version };
+            let (created, version) =
+                state.get(&key).map_or((at, 1), |before| (before.created, before.version + 1));
+            let stored = KeyValue {
+                key: key.clone(),
+                value: vec![owner].into(),
+                created,
+                modified: at,
+                version,
+            };
             state.insert(key, stored.clone());
             events.push(Event::Put(stored));
         }
@@ -188,12 +204,17 @@ impl World {
             }
             AnswerRead(lock) => {
                 let now = revision(self.now());
-                self.reads[lock].iter_mut().for_each(|(_, answered)| _ = answered.get_or_insert(now));
+                self.reads[lock]
+                    .iter_mut()
+                    .for_each(|(_, answered)| _ = answered.get_or_insert(now));
             }
             MergeRead(index) => {
-                if let Some((sent, Some(at))) = self.reads[index].take_if(|(_, answered)| answered.is_some()) {
+                if let Some((sent, Some(at))) =
+                    self.reads[index].take_if(|(_, answered)| answered.is_some())
+                {
                     let (sent, lock) = (self.trusted(sent, at), &self.locks[index]);
-                    let of_lock = self.at(at).values().filter(|stored| lock.range().contains(&stored.key));
+                    let of_lock =
+                        self.at(at).values().filter(|stored| lock.range().contains(&stored.key));
                     let walk = lock.read(&sent, at, &of_lock.cloned().collect::<Vec<_>>());
                     self.walks[index] = walk.map(|walk| (sent, walk));
                 }
@@ -225,13 +246,21 @@ impl World {
     fn check(&self, lock: &TrackedLock) {
         let view = lock.view();
         let (Some(snapshot), Some(dated)) = (view.snapshot(), view.dated()) else { return };
-        let sent_at = self.sent.iter().filter(|(at, _)| *at == dated).map(|(_, at)| *at).min().unwrap();
+        let sent_at =
+            self.sent.iter().filter(|(at, _)| *at == dated).map(|(_, at)| *at).min().unwrap();
         if self.lost.iter().any(|lost| *lost > sent_at) {
             return; // Only a read that was sent since shows it.
         }
         let (as_of, truth) = (snapshot.as_of, self.truth(lock, snapshot.as_of));
-        assert_eq!((&snapshot.holding, &snapshot.waiters), (&truth.holding, &truth.waiters), "{lock:?} at {as_of}");
-        assert!(as_of.get() >= sent_at, "{lock:?} is dated by a read at {sent_at}, but known as of {as_of}");
+        assert_eq!(
+            (&snapshot.holding, &snapshot.waiters),
+            (&truth.holding, &truth.waiters),
+            "{lock:?} at {as_of}"
+        );
+        assert!(
+            as_of.get() >= sent_at,
+            "{lock:?} is dated by a read at {sent_at}, but known as of {as_of}"
+        );
     }
 
     /// The lock as the store had it, found by looking at the whole history.
@@ -240,22 +269,33 @@ impl World {
             let keys = self.at(at).values().filter(|stored| lock.range().contains(&stored.key));
             return QueueTrack::read(self.layout, at, keys.map(contender)).snapshot();
         }
-        let write = |at: u64| Some(lock.spec().write(self.at(revision(at)).get(lock.key().as_str().as_bytes())?));
+        let write = |at: u64| {
+            Some(lock.spec().write(self.at(revision(at)).get(lock.key().as_str().as_bytes())?))
+        };
         let owner = |at: u64| match write(at)?.content {
             Content::Owner(owner) => Some(owner),
             Content::Free | Content::Unreadable => None,
         };
         let holding = match (owner(at.get()), write(at.get())) {
             (Some(held_by), Some(newest)) => {
-                let since = (1..=at.get()).rev().take_while(|at| owner(*at).as_ref() == Some(&held_by)).last().unwrap();
-                Holding::Held(Tenure { owner: held_by, first: revision(since), last: newest.revision })
+                let since = (1..=at.get())
+                    .rev()
+                    .take_while(|at| owner(*at).as_ref() == Some(&held_by))
+                    .last()
+                    .unwrap();
+                Holding::Held(Tenure {
+                    owner: held_by,
+                    first: revision(since),
+                    last: newest.revision,
+                })
             }
             (_, _) => Holding::Free,
         };
         Snapshot { layout: Layout::Key, as_of: at, holding, waiters: [].into() }
     }
 
-    /// Once everything has been delivered and each lock read, the watch alone keeps the locks known.
+    /// Once everything has been delivered and each lock read, the watch alone keeps the locks
+    /// known.
     fn settle(mut self) {
         self.play([EndWalk(0), EndWalk(1)]);
         while self.delivered < self.now() {
@@ -263,7 +303,10 @@ impl World {
         }
         for lock in [0, 1, 0, 1] {
             self.play(
-                [AnswerRead(lock), MergeRead(lock), EndWalk(lock)].into_iter().chain(read(lock)).chain([EndWalk(lock)]),
+                [AnswerRead(lock), MergeRead(lock), EndWalk(lock)]
+                    .into_iter()
+                    .chain(read(lock))
+                    .chain([EndWalk(lock)]),
             );
         }
         self.play([Put(0, b'c'), Deliver]);
@@ -288,7 +331,11 @@ fn check_with_losses(layout: Layout, acts: &[Act]) {
             world.play(read(lock).into_iter().chain([EndWalk(lock)]));
         }
         let (now, lock) = (revision(world.now()), &world.locks[lock]);
-        assert_eq!(lock.view().snapshot().unwrap().holding, world.truth(lock, now).holding, "{lock:?}");
+        assert_eq!(
+            lock.view().snapshot().unwrap().holding,
+            world.truth(lock, now).holding,
+            "{lock:?}"
+        );
     }
 }
 
@@ -345,10 +392,13 @@ fn event_after_a_gap_is_not_applied() {
 /// The lock was known to be free, and then it was held again, by a tenure that had ended.
 #[test]
 fn walk_that_ends_late_takes_back_nothing() {
-    let mut world = play(Layout::Key, &[&[Put(0, b'a')], &read(0), &[Put(0, b'b'), Put(0, b'b')], &read(0)]);
+    let mut world =
+        play(Layout::Key, &[&[Put(0, b'a')], &read(0), &[Put(0, b'b'), Put(0, b'b')], &read(0)]);
     let walk = world.walks[0].take().expect("there are writes to be looked at");
     world.play([Delete(0)].into_iter().chain(read(0)));
-    let known = |world: &World| (world.locks[0].as_of(), world.locks[0].view().snapshot().unwrap().holding.clone());
+    let known = |world: &World| {
+        (world.locks[0].as_of(), world.locks[0].view().snapshot().unwrap().holding.clone())
+    };
     assert_eq!(known(&world), (Some(revision(5)), Holding::Free));
     world.walks[0] = Some(walk);
     world.play([EndWalk(0)]);

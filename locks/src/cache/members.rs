@@ -15,7 +15,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How long it is at least, however often the store fails and answers again.
 const APART: Duration = Duration::from_secs(1);
 
-/// Asks how the members are when they may be other than before, and again and again while one is not well.
+/// Asks how the members are when they may be other than before, and again and again while one is
+/// not well.
 pub(crate) async fn keep_asking<S: LockStore>(work: Rc<Work<S>>) {
     // Once for each endpoint and version.
     let mut warned = HashSet::new();

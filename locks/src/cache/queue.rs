@@ -9,9 +9,10 @@ use std::task::{Context, Poll, Waker};
 /// Who waits at the barrier of a lock, in the order in which they came, whatever their threads.
 ///
 /// It says whose turn it is and nothing of the barrier, which each of them looks at by itself
-/// ([`TrackedLock::gate_changed`](crate::TrackedLock::gate_changed)). Whoever comes while nobody is in line who was held up
-/// there need not queue. So a barrier that has opened is done with its queue after as many turns as were waiting, however fast
-/// others come; who came meanwhile keeps its place behind them.
+/// ([`TrackedLock::gate_changed`](crate::TrackedLock::gate_changed)). Whoever comes while nobody is
+/// in line who was held up there need not queue. So a barrier that has opened is done with its
+/// queue after as many turns as were waiting, however fast others come; who came meanwhile keeps
+/// its place behind them.
 #[derive(Debug, Default)]
 pub struct Queue {
     /// Made for the first who joins: most locks never have anybody wait.
@@ -76,8 +77,8 @@ impl Places {
 }
 
 impl Queued {
-    /// Notes that the barrier holds it up: whoever comes from now on queues behind it. False if it holds up `held_up_max`
-    /// already.
+    /// Notes that the barrier holds it up: whoever comes from now on queues behind it. False if it
+    /// holds up `held_up_max` already.
     pub fn hold_up(&mut self, held_up_max: usize) -> bool {
         if self.is_held_up {
             return true;
@@ -116,7 +117,8 @@ impl Queued {
         Poll::Pending
     }
 
-    /// Lets those pass who are ready. They keep their places: when it comes back, it is before all who came later.
+    /// Lets those pass who are ready. They keep their places: when it comes back, it is before all
+    /// who came later.
     pub fn step_aside(&self) -> Aside<'_> {
         let next = self.leave_line(&mut self.line.places());
         next.into_iter().for_each(Waker::wake);

@@ -145,7 +145,8 @@ fn newcomers_queue_only_behind_those_held_up() {
     assert!(newcomer.hold_up(1));
 }
 
-/// Many threads whose places leave, stand aside and come back as it happens: each gets its turn, or this never ends.
+/// Many threads whose places leave, stand aside and come back as it happens: each gets its turn, or
+/// this never ends.
 #[test]
 fn nobody_is_left_waiting_whoever_leaves_when() {
     const THREADS: u64 = 4;

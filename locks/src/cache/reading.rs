@@ -1,4 +1,5 @@
-//! Reading locks that somebody waits for: many in one request, and back through the history of a key.
+//! Reading locks that somebody waits for: many in one request, and back through the history of a
+//! key.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,24 +16,26 @@ use super::trust::Sent;
 use super::work::{Believed, ReadFailure, Work};
 use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 
-/// The most locks that one request reads, as many as etcd takes: they cost it little more than one does.
+/// The most locks that one request reads, as many as etcd takes: they cost it little more than one
+/// does.
 const TOGETHER_MAX: usize = 128;
 
 /// How often locks are read in a row when no answer is believed.
 const READS_MAX: usize = 4;
 
-/// For how long each lock is read by a request of its own after one of several could not be read: the store would have to be asked
-/// which it was.
+/// For how long each lock is read by a request of its own after one of several could not be read:
+/// the store would have to be asked which it was.
 const ALONE_PERIOD: Duration = Duration::from_secs(60);
 
-/// How long fencepost goes back through the history of a key. Meanwhile nobody holds the lock. The limit is some thousands of writes.
+/// How long fencepost goes back through the history of a key. Meanwhile nobody holds the lock. The
+/// limit is some thousands of writes.
 const WALK_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Locks that wait to be read.
 pub(crate) type Waiting = Rc<Mutex<mpsc::Receiver<Arc<TrackedLock>>>>;
 
-/// Reads the locks that wait, for ever: as many in one request as wait by then. It takes `time_min` at least over a request for a lock that
-/// turns out to have no record.
+/// Reads the locks that wait, for ever: as many in one request as wait by then. It takes `time_min`
+/// at least over a request for a lock that turns out to have no record.
 pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, time_min: Duration) {
     let mut locks = Vec::new();
     loop {
@@ -54,8 +57,10 @@ pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, tim
 
 /// Reads locks whose reads have begun, and ends those reads.
 async fn read<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) {
-    let ranges: Vec<RangeRead> =
-        locks.iter().map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All }).collect();
+    let ranges: Vec<RangeRead> = locks
+        .iter()
+        .map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All })
+        .collect();
     let mut why = Unconfirmed::Overtaken;
     for _ in 0..READS_MAX {
         let sent = work.common().trust.sending();
@@ -64,7 +69,11 @@ async fn read<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) {
                 for (lock, answer) in locks.iter().zip(&ranges) {
                     match lock.read(&sent, revision, &answer.keys) {
                         None => end(work, lock, Ok(())),
-                        Some(walk) => work.common().send(Command::Walk(Arc::clone(lock), sent, Box::new(walk))),
+                        Some(walk) => work.common().send(Command::Walk(
+                            Arc::clone(lock),
+                            sent,
+                            Box::new(walk),
+                        )),
                     }
                 }
                 return;
@@ -72,7 +81,9 @@ async fn read<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) {
             Err(ReadFailure::Again) => continue,
             Err(ReadFailure::Regressed) => Unconfirmed::Regressed,
             // One of them may not be read. That says nothing of the others.
-            Err(ReadFailure::Store(error)) if locks.len() > 1 && matches!(*error, StoreError::Denied { .. }) => {
+            Err(ReadFailure::Store(error))
+                if locks.len() > 1 && matches!(*error, StoreError::Denied { .. }) =>
+            {
                 work.read_alone_for(ALONE_PERIOD);
                 for lock in locks {
                     Box::pin(read(work, std::slice::from_ref(lock))).await;
@@ -102,7 +113,12 @@ fn end<S: LockStore>(work: &Work<S>, lock: &Arc<TrackedLock>, outcome: Result<()
 }
 
 /// Goes back through the history of a lock, as far as a read wants that, and ends that read.
-pub(crate) async fn go_back<S: LockStore>(work: Rc<Work<S>>, lock: Arc<TrackedLock>, sent: Sent, walk: Walk) {
+pub(crate) async fn go_back<S: LockStore>(
+    work: Rc<Work<S>>,
+    lock: Arc<TrackedLock>,
+    sent: Sent,
+    walk: Walk,
+) {
     let outcome = match walked(&work, &lock, walk).await {
         // It may have gone through two histories.
         Ok(_) if work.common().trust.era() != sent.era => Err(Unconfirmed::Overtaken),
@@ -116,7 +132,11 @@ pub(crate) async fn go_back<S: LockStore>(work: Rc<Work<S>>, lock: Arc<TrackedLo
 }
 
 /// Looks at the writes between what was read and what was known, the newest first.
-async fn walked<S: LockStore>(work: &Work<S>, lock: &TrackedLock, mut walk: Walk) -> Result<KeyTrack, StoreError> {
+async fn walked<S: LockStore>(
+    work: &Work<S>,
+    lock: &TrackedLock,
+    mut walk: Walk,
+) -> Result<KeyTrack, StoreError> {
     let end = Instant::now() + WALK_TIME_MAX;
     while Instant::now() < end {
         let shown = match write_at(work, lock, walk.reads_at()).await {
@@ -139,7 +159,11 @@ async fn walked<S: LockStore>(work: &Work<S>, lock: &TrackedLock, mut walk: Walk
 }
 
 /// The write to the key that was its newest at that revision.
-async fn write_at<S: LockStore>(work: &Work<S>, lock: &TrackedLock, at: Revision) -> Result<Option<Write>, StoreError> {
+async fn write_at<S: LockStore>(
+    work: &Work<S>,
+    lock: &TrackedLock,
+    at: Revision,
+) -> Result<Option<Write>, StoreError> {
     count(&work.common().counts.walks);
     let stored = work.store.read_at(lock.key().as_str().as_bytes(), at).await?;
     Ok(stored.map(|stored| lock.spec().write(&stored)))

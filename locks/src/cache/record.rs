@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fencepost_policy::{Contender, Content, KeyEvent, Layout, LockKey, Owner, QueueEvent, QueueTrack, Write};
+use fencepost_policy::{
+    Contender, Content, KeyEvent, Layout, LockKey, Owner, QueueEvent, QueueTrack, Write,
+};
 use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::error::Category;
@@ -20,7 +22,8 @@ pub struct RecordFormat {
     pub layout: Layout,
     /// Layout `key`: values, or owners, that mean that nobody holds the lock.
     pub free_values: Vec<Bytes>,
-    /// Layout `key`: the value is a JSON object, and this field of it is the owner. Without it, the value is the owner.
+    /// Layout `key`: the value is a JSON object, and this field of it is the owner. Without it, the
+    /// value is the owner.
     pub owner_field: Option<String>,
 }
 
@@ -33,7 +36,8 @@ impl RecordFormat {
     /// What a value of a `key` lock says.
     ///
     /// # Errors
-    /// What is wrong with it if it is no lock record, in words that can follow its name and do not quote it.
+    /// What is wrong with it if it is no lock record, in words that can follow its name and do not
+    /// quote it.
     pub fn content(&self, value: &Bytes) -> Result<Content, String> {
         if self.free_values.contains(value) {
             return Ok(Content::Free);
@@ -52,7 +56,8 @@ impl RecordFormat {
 /// The field of a JSON object. What is wrong is told without the value: a log is no place for it.
 fn owner_in(value: &[u8], field: &str) -> Result<String, String> {
     // The reader below does not look into what it passes over.
-    let text = std::str::from_utf8(value).map_err(|_| "is not UTF-8, as JSON has to be".to_owned())?;
+    let text =
+        std::str::from_utf8(value).map_err(|_| "is not UTF-8, as JSON has to be".to_owned())?;
     let mut json = serde_json::Deserializer::from_str(text);
     let found = json.deserialize_map(FieldOf(field)).and_then(|found| json.end().map(|()| found));
     let found = found.map_err(|error| match error.classify() {
@@ -91,7 +96,8 @@ impl<'de> Visitor<'de> for FieldOf<'_> {
         while let Some(name) = fields.next_key::<String>()? {
             if name == self.0 {
                 let value = fields.next_value()?;
-                found = if matches!(found, Found::Missing) { Found::Once(value) } else { Found::Twice };
+                found =
+                    if matches!(found, Found::Missing) { Found::Once(value) } else { Found::Twice };
             } else {
                 fields.next_value::<IgnoredAny>()?;
             }
@@ -112,7 +118,8 @@ pub struct LockSpec {
 /// Which locks a template names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateSpec {
-    /// What all its keys begin with. The shorter, the more of the store is watched; empty is all of it.
+    /// What all its keys begin with. The shorter, the more of the store is watched; empty is all of
+    /// it.
     pub prefix: String,
     /// How their records are read.
     pub format: Arc<RecordFormat>,
@@ -130,7 +137,9 @@ impl LockSpec {
         let key = self.key.as_str();
         match self.format.layout {
             Layout::Key => KeyRange::Key((&self.key).into()),
-            Layout::Election | Layout::Mutex => KeyRange::Prefix(format!("{key}/").into_bytes().into()),
+            Layout::Election | Layout::Mutex => {
+                KeyRange::Prefix(format!("{key}/").into_bytes().into())
+            }
         }
     }
 
@@ -182,7 +191,9 @@ pub(crate) fn contender(stored: &KeyValue) -> Contender {
 pub(crate) fn queue_event(event: &Event) -> QueueEvent {
     match event {
         Event::Put(stored) => QueueEvent::Put(contender(stored)),
-        Event::Delete { key, revision } => QueueEvent::Delete { key: (**key).into(), revision: *revision },
+        Event::Delete { key, revision } => {
+            QueueEvent::Delete { key: (**key).into(), revision: *revision }
+        }
     }
 }
 
@@ -220,8 +231,16 @@ mod tests {
         check(field, "", Ok(Content::Free));
         check(field, r#"{"holder":"a"}"#, Err("is a JSON object without the field \"owner\""));
         check(field, r#"{"owner":7}"#, Err("has a field \"owner\" that is not a string"));
-        check(field, r#"{"owner":"a","owner":"b"}"#, Err("is a JSON object that names the field \"owner\" twice"));
-        check(field, r#"{"owner":"a","owner":"a"}"#, Err("is a JSON object that names the field \"owner\" twice"));
+        check(
+            field,
+            r#"{"owner":"a","owner":"b"}"#,
+            Err("is a JSON object that names the field \"owner\" twice"),
+        );
+        check(
+            field,
+            r#"{"owner":"a","owner":"a"}"#,
+            Err("is a JSON object that names the field \"owner\" twice"),
+        );
         check(field, r#"{"x":{"owner":"b"},"y":[{"owner":"c"}],"owner":"a"}"#, owner("a"));
         for json in [r#"["owner"]"#, r#""owner""#, "7", "-7", "7.5", "true", "null"] {
             check(field, json, Err("is JSON, but not an object"));

@@ -17,7 +17,8 @@ pub struct FormatConflict {
     pub key: LockKey,
 }
 
-/// In how many parts the registry is, so that threads rarely meet, and one part grows while the others are used.
+/// In how many parts the registry is, so that threads rarely meet, and one part grows while the
+/// others are used.
 const PARTS: usize = 16;
 
 /// A lock as the registry has it.
@@ -26,22 +27,26 @@ pub(crate) trait Registered {
     fn spec(&self) -> &LockSpec;
 }
 
-/// Finds the one lock of a key for as long as anybody holds it. Every request for a templated lock looks here.
+/// Finds the one lock of a key for as long as anybody holds it. Every request for a templated lock
+/// looks here.
 ///
-/// Caches may forget a lock, this may not: two gates for one key would each know only half of what is at the worker. So a lock
-/// that fell out of a cache while a request or a connection holds it is found here again.
+/// Caches may forget a lock, this may not: two gates for one key would each know only half of what
+/// is at the worker. So a lock that fell out of a cache while a request or a connection holds it is
+/// found here again.
 ///
-/// A lock that nobody holds is forgotten, with its gate's floor. That cannot admit an ended tenure. Nothing of it is at the
-/// worker, or its request would hold the lock. The next request makes an empty lock, which admits nobody until a quorum read has
-/// shown the present tenure. That read was sent later than all that the old floor was made of. A read that is behind what this
-/// source, or one before it, has ever seen is not believed ([`super::trust`], which is not forgotten).
+/// A lock that nobody holds is forgotten, with its gate's floor. That cannot admit an ended tenure.
+/// Nothing of it is at the worker, or its request would hold the lock. The next request makes an
+/// empty lock, which admits nobody until a quorum read has shown the present tenure. That read was
+/// sent later than all that the old floor was made of. A read that is behind what this source, or
+/// one before it, has ever seen is not believed ([`super::trust`], which is not forgotten).
 #[derive(Debug)]
 pub(crate) struct Registry<L> {
     hashing: RandomState,
     parts: [Part<L>; PARTS],
 }
 
-/// A lock that is upgraded here must be dropped outside of the guard's scope: the last holder's drop calls [`Registry::forget`].
+/// A lock that is upgraded here must be dropped outside of the guard's scope: the last holder's
+/// drop calls [`Registry::forget`].
 type Part<L> = RwLock<HashMap<LockKey, Weak<L>, RandomState>>;
 
 impl<L> Default for Registry<L> {
@@ -67,14 +72,19 @@ impl<L: Registered> Registry<L> {
         make: impl FnOnce(LockSpec) -> L,
     ) -> Result<Arc<L>, FormatConflict> {
         let found = {
-            let mut locks = self.part(spec.key.as_str()).write().unwrap_or_else(PoisonError::into_inner);
+            let mut locks =
+                self.part(spec.key.as_str()).write().unwrap_or_else(PoisonError::into_inner);
             locks.get(&spec.key).and_then(Weak::upgrade).unwrap_or_else(|| {
                 let made = Arc::new(make(spec.clone()));
                 locks.insert(spec.key.clone(), Arc::downgrade(&made));
                 made
             })
         };
-        if found.spec().format == spec.format { Ok(found) } else { Err(FormatConflict { key: spec.key }) }
+        if found.spec().format == spec.format {
+            Ok(found)
+        } else {
+            Err(FormatConflict { key: spec.key })
+        }
     }
 
     /// Called by a lock that nobody holds any more; there may be a new one of its key by now.
@@ -95,6 +105,9 @@ impl<L: Registered> Registry<L> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
+        self.parts
+            .iter()
+            .map(|part| part.read().unwrap_or_else(PoisonError::into_inner).len())
+            .sum()
     }
 }

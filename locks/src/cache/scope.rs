@@ -1,8 +1,9 @@
 //! All locks of a template: the keys below one literal prefix, which one range of the watch covers.
 //!
-//! It does not know its locks, and it dates nothing: each lock is dated by its own reads. It says from which revision on the
-//! watch has delivered every event below the prefix. An event is applied to a lock that was known as of that revision or later.
-//! Any other lock has missed something, and is read again (`no-bridge`).
+//! It does not know its locks, and it dates nothing: each lock is dated by its own reads. It says
+//! from which revision on the watch has delivered every event below the prefix. An event is applied
+//! to a lock that was known as of that revision or later. Any other lock has missed something, and
+//! is read again (`no-bridge`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,7 +26,8 @@ pub(crate) struct Scope {
 /// How far the watch of a scope has come. Only the driver changes it.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The watch delivers every event after this revision; `None` before a read has said where it begins.
+    /// The watch delivers every event after this revision; `None` before a read has said where it
+    /// begins.
     base: Option<Revision>,
     /// The newest event that was delivered.
     delivered: Option<Revision>,
@@ -49,7 +51,8 @@ impl Scope {
         &self.range
     }
 
-    /// Tells of the whole prefix that it may not be read, where its first key may not be: only that can be watched.
+    /// Tells of the whole prefix that it may not be read, where its first key may not be: only that
+    /// can be watched.
     pub(crate) fn tell_of_prefix(&self, error: Arc<StoreError>) -> Arc<StoreError> {
         if let StoreError::Denied { user, range: KeyRange::Key(key) } = &*error
             && **key == *self.range.first_key()
@@ -80,7 +83,10 @@ impl Scope {
     pub(crate) fn watch_from(&self) -> Option<Revision> {
         let progress = self.progress();
         let through = progress.base.max(progress.delivered);
-        progress.base.and(through).map(|through| Revision::new(through.get() + 1).unwrap_or(Revision::MAX))
+        progress
+            .base
+            .and(through)
+            .map(|through| Revision::new(through.get() + 1).unwrap_or(Revision::MAX))
     }
 
     /// Notes a quorum read at that revision. Returns whether the watch can begin by that.

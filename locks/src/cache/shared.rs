@@ -20,19 +20,24 @@ use crate::store::Member;
 /// How a source works.
 #[derive(Debug, Clone)]
 pub struct SourceOptions {
-    /// How often everything is read: a fifth of the smallest `max_age` of the routes. At least 1 ms.
+    /// How often everything is read: a fifth of the smallest `max_age` of the routes. At least 1
+    /// ms.
     pub period: Duration,
     /// How many templated locks that have a record are kept, beside those that somebody holds.
     pub tracked_locks_max: u64,
     /// The highest revision an earlier process has seen of the store, if that is known.
     pub highest_seen: Option<Revision>,
-    /// The cluster id and Raft term of that store. If another store answers, nothing up to that revision is believed.
+    /// The cluster id and Raft term of that store. If another store answers, nothing up to that
+    /// revision is believed.
     pub store_seen: StoreIdentity,
-    /// The revision up to which nothing is believed, if an earlier process found that the store went back and nobody has accepted that.
+    /// The revision up to which nothing is believed, if an earlier process found that the store
+    /// went back and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
-    /// What an earlier source of this process has learnt of the store. It holds in place of what an earlier process has seen.
+    /// What an earlier source of this process has learnt of the store. It holds in place of what an
+    /// earlier process has seen.
     pub past: Option<StorePast>,
-    /// What is remembered of the gates of an earlier process. If given, each tenure asks to be recorded before it enters.
+    /// What is remembered of the gates of an earlier process. If given, each tenure asks to be
+    /// recorded before it enters.
     pub memory: Option<Arc<dyn GateMemory>>,
     /// What to warn of by how a member is, once for as long as it is the same.
     pub caution: Option<fn(&Member) -> Option<String>>,
@@ -56,12 +61,13 @@ impl Default for SourceOptions {
     }
 }
 
-/// The locks that are not found by a template, apart by whether they may be read, as far as is known. One that may not be would keep
-/// the others from being read.
+/// The locks that are not found by a template, apart by whether they may be read, as far as is
+/// known. One that may not be would keep the others from being read.
 pub(crate) struct StaticToRead {
     /// Those that are read all at once.
     pub(crate) together: Vec<Arc<TrackedLock>>,
-    /// Each is read by itself, since it may come to be permitted. What nothing but a request names any more is left out of these.
+    /// Each is read by itself, since it may come to be permitted. What nothing but a request names
+    /// any more is left out of these.
     pub(crate) alone: Vec<Arc<TrackedLock>>,
 }
 
@@ -74,7 +80,8 @@ pub(crate) struct Shared {
     pub(crate) static_locks: Mutex<StaticLocks>,
     /// By their prefixes. Templates and routes hold them.
     pub(crate) scopes: Mutex<BTreeMap<String, Vec<Weak<Scope>>>>,
-    /// See [`LockSource::has_started`](super::source::LockSource::has_started). Later, a lost watch does not undo it.
+    /// See [`LockSource::has_started`](super::source::LockSource::has_started). Later, a lost watch
+    /// does not undo it.
     has_started: AtomicBool,
     members: Mutex<Vec<Member>>,
 }
@@ -84,7 +91,8 @@ pub(crate) struct Shared {
 pub(crate) struct StaticLocks {
     /// The cache itself keeps these alive.
     pub(crate) named: BTreeMap<LockKey, Arc<TrackedLock>>,
-    /// Those that are read whole each period: the named ones, and what was named and is still held by a request.
+    /// Those that are read whole each period: the named ones, and what was named and is still held
+    /// by a request.
     pub(crate) read: BTreeMap<LockKey, Weak<TrackedLock>>,
 }
 
@@ -119,9 +127,11 @@ impl Shared {
             return true; // Until there is something to track.
         }
         let health = self.common.health();
-        let scope_has = |scope: &Arc<Scope>| scope.was_watched() || health.denies_scope(scope.range());
-        let has_started =
-            health.answered.is_some() && scopes.iter().all(scope_has) && locks.iter().all(|lock| lock.was_watched());
+        let scope_has =
+            |scope: &Arc<Scope>| scope.was_watched() || health.denies_scope(scope.range());
+        let has_started = health.answered.is_some()
+            && scopes.iter().all(scope_has)
+            && locks.iter().all(|lock| lock.was_watched());
         self.has_started.fetch_or(has_started, Ordering::Relaxed);
         has_started
     }
@@ -149,7 +159,8 @@ impl Shared {
         if denied.is_empty() {
             return StaticToRead { together: locks, alone: Vec::new() };
         }
-        let (alone, together): (Vec<_>, Vec<_>) = locks.into_iter().partition(|lock| denied.contains(lock.range()));
+        let (alone, together): (Vec<_>, Vec<_>) =
+            locks.into_iter().partition(|lock| denied.contains(lock.range()));
         let tracked = lock_list(&self.static_locks);
         let is_named = |lock: &Arc<TrackedLock>| tracked.named.contains_key(lock.key());
         StaticToRead { together, alone: alone.into_iter().filter(is_named).collect() }

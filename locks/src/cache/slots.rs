@@ -1,7 +1,8 @@
 //! The two slots of a lock's confirming reads: one runs, one is next (`shared-confirm`).
 //!
-//! A request may use only a read that was sent after it arrived. So whoever asks while a read runs is served
-//! by the next one, together with all others that ask meanwhile; however many ask, two reads serve them.
+//! A request may use only a read that was sent after it arrived. So whoever asks while a read runs
+//! is served by the next one, together with all others that ask meanwhile; however many ask, two
+//! reads serve them.
 
 use std::sync::{Arc, PoisonError};
 
@@ -71,7 +72,8 @@ impl Slots {
         if state.begun > state.done { (Ticket(state.begun), false) } else { state.ask() }
     }
 
-    /// Begins the next read, if one is wanted; otherwise the task is done. Whoever asks from here on is not served by it.
+    /// Begins the next read, if one is wanted; otherwise the task is done. Whoever asks from here
+    /// on is not served by it.
     pub(crate) fn begin(&self) -> bool {
         let mut state = self.state();
         let begins = std::mem::take(&mut state.wanted);
@@ -96,7 +98,8 @@ impl Slots {
         state.active
     }
 
-    /// What became of that read or, if it has ended long since, of a later one; `None` while there is no telling.
+    /// What became of that read or, if it has ended long since, of a later one; `None` while there
+    /// is no telling.
     pub(crate) fn outcome(&self, ticket: Ticket) -> Option<Result<(), Unconfirmed>> {
         let state = self.state();
         (state.done >= ticket.0).then(|| state.failure.clone().map_or(Ok(()), Err))
@@ -107,7 +110,8 @@ impl Slots {
         self.changes.notify_waiters();
     }
 
-    /// Tells of the next change. To miss none, take it before the look at what is known, and await it after.
+    /// Tells of the next change. To miss none, take it before the look at what is known, and await
+    /// it after.
     pub(crate) fn changes(&self) -> &Notify {
         &self.changes
     }

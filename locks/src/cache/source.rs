@@ -24,8 +24,8 @@ use super::tracked::TrackedLock;
 use super::trust::StorePast;
 use crate::store::LockStore;
 
-/// A source of locks: a cheap handle, for any thread. The source stops when [`LockSource::stop`] is called, or when all
-/// handles are dropped; what is known then only ages.
+/// A source of locks: a cheap handle, for any thread. The source stops when [`LockSource::stop`] is
+/// called, or when all handles are dropped; what is known then only ages.
 #[derive(Clone)]
 pub struct LockSource(Arc<Handle>);
 
@@ -62,8 +62,8 @@ pub struct SpawnError(#[from] io::Error);
 pub struct Stopped;
 
 impl LockSource {
-    /// Starts a source on a thread of its own, so that load can't make its news old. The store is made there, within
-    /// a tokio runtime.
+    /// Starts a source on a thread of its own, so that load can't make its news old. The store is
+    /// made there, within a tokio runtime.
     ///
     /// # Errors
     /// [`SpawnError`] if the system gives no thread.
@@ -76,14 +76,20 @@ impl LockSource {
         let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = move || {
-            LocalSet::new().block_on(&runtime, async { Driver::new(shared, make_store(), inbox).await });
+            LocalSet::new()
+                .block_on(&runtime, async { Driver::new(shared, make_store(), inbox).await });
         };
         std::thread::Builder::new().name(format!("locks-{name}")).spawn(run)?;
         Ok(source)
     }
 
-    /// The same source, to be driven by the caller: it works while the driver is polled, within any tokio runtime.
-    pub fn build<S: LockStore>(name: &str, options: SourceOptions, store: S) -> (LockSource, Driver) {
+    /// The same source, to be driven by the caller: it works while the driver is polled, within any
+    /// tokio runtime.
+    pub fn build<S: LockStore>(
+        name: &str,
+        options: SourceOptions,
+        store: S,
+    ) -> (LockSource, Driver) {
         let (shared, inbox) = Shared::new(name, options);
         let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
         (source, Driver::new(shared, store, inbox))
@@ -104,14 +110,16 @@ impl LockSource {
         StorePast::of(&self.common().trust)
     }
 
-    /// Tracks a lock whose key is known beforehand, until [`LockSource::keep`] leaves it out. The same key is always the same
-    /// lock, with one gate, for as long as anybody holds it.
+    /// Tracks a lock whose key is known beforehand, until [`LockSource::keep`] leaves it out. The
+    /// same key is always the same lock, with one gate, for as long as anybody holds it.
     ///
     /// # Errors
     /// [`FormatConflict`] if the lock is tracked already, but its record is read in another way.
     pub fn track(&self, spec: LockSpec) -> Result<Arc<TrackedLock>, FormatConflict> {
         let common = self.common();
-        let lock = common.registry.find_or_make(spec, |spec| TrackedLock::new(spec, None, Arc::clone(common)))?;
+        let lock = common
+            .registry
+            .find_or_make(spec, |spec| TrackedLock::new(spec, None, Arc::clone(common)))?;
         let mut tracked = lock_list(&self.0.shared.static_locks);
         tracked.named.insert(lock.key().clone(), Arc::clone(&lock));
         let is_this = |other: &Weak<TrackedLock>| other.as_ptr() == Arc::as_ptr(&lock);
@@ -123,8 +131,8 @@ impl LockSource {
         Ok(lock)
     }
 
-    /// Names all that is tracked from now on. Every other lock stays as it is while somebody holds it. It is forgotten after that,
-    /// with its gate's floor: nothing of it is at the worker then.
+    /// Names all that is tracked from now on. Every other lock stays as it is while somebody holds
+    /// it. It is forgotten after that, with its gate's floor: nothing of it is at the worker then.
     pub fn keep(&self, named: &[Arc<TrackedLock>], templates: &[TemplatedLocks]) {
         let shared = &self.0.shared;
         let named = named.iter().map(|lock| (lock.key().clone(), Arc::clone(lock))).collect();
@@ -138,13 +146,17 @@ impl LockSource {
         shared.kept.drop_unnamed();
     }
 
-    /// The locks of a template, whose keys come with the requests. The same template always has the same locks.
+    /// The locks of a template, whose keys come with the requests. The same template always has the
+    /// same locks.
     pub fn template(&self, spec: &TemplateSpec) -> TemplatedLocks {
         let shared = &self.0.shared;
         let mut scopes = lock_list(&shared.scopes);
         let of_prefix = scopes.entry(spec.prefix.clone()).or_default();
         of_prefix.retain(|scope| scope.strong_count() > 0);
-        let found = of_prefix.iter().filter_map(Weak::upgrade).find(|scope| scope.is_of(&spec.prefix, &spec.format));
+        let found = of_prefix
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|scope| scope.is_of(&spec.prefix, &spec.format));
         let scope = found.unwrap_or_else(|| {
             let scope = Arc::new(Scope::new(&spec.prefix, spec.format.clone()));
             of_prefix.push(Arc::downgrade(&scope));
@@ -167,10 +179,12 @@ impl LockSource {
         self.common().registry.find(key)
     }
 
-    /// Ends the wait for what an earlier process left at the worker of a lock whose gate has not been made: an operator has said that none of it
-    /// is running. False if nothing of the kind is remembered.
+    /// Ends the wait for what an earlier process left at the worker of a lock whose gate has not
+    /// been made: an operator has said that none of it is running. False if nothing of the kind is
+    /// remembered.
     pub fn clear_left_behind(&self, key: &LockKey) -> bool {
-        let is_left = self.common().left_behind_until(key).is_some_and(|until| until > Instant::now());
+        let is_left =
+            self.common().left_behind_until(key).is_some_and(|until| until > Instant::now());
         if is_left {
             self.common().clear_left_behind(key);
         }
@@ -182,8 +196,9 @@ impl LockSource {
         self.has_started() && self.0.shared.named().iter().all(|lock| lock.is_known())
     }
 
-    /// Whether a watch has once been up of all that is tracked, and a quorum read that was sent since then has been applied to each lock and
-    /// template. Locks and templates that may not be read are left out. A watch that is lost later does not make this false.
+    /// Whether a watch has once been up of all that is tracked, and a quorum read that was sent
+    /// since then has been applied to each lock and template. Locks and templates that may not be
+    /// read are left out. A watch that is lost later does not make this false.
     pub fn has_started(&self) -> bool {
         self.0.shared.has_started()
     }
@@ -198,7 +213,8 @@ impl LockSource {
         self.common().set_period(period);
     }
 
-    /// Completes when the source's thread gets to answer: it makes progress, whatever the store does.
+    /// Completes when the source's thread gets to answer: it makes progress, whatever the store
+    /// does.
     ///
     /// # Errors
     /// [`Stopped`] if nobody is there to answer.
@@ -213,8 +229,8 @@ impl LockSource {
         self.common().is_stopped()
     }
 
-    /// Accepts that the store went back to what it was: what was learnt is forgotten, floors start anew. Says whether there was
-    /// anything to accept; if not, nothing changes.
+    /// Accepts that the store went back to what it was: what was learnt is forgotten, floors start
+    /// anew. Says whether there was anything to accept; if not, nothing changes.
     ///
     /// # Errors
     /// [`Stopped`] if nobody is there to do it.
@@ -224,8 +240,8 @@ impl LockSource {
         answer.await.map_err(|_| Stopped)
     }
 
-    /// Who began or ceased to hold a lock since this was last called, in the order in which it was learnt; and how many such
-    /// changes were lost because it was not called for too long.
+    /// Who began or ceased to hold a lock since this was last called, in the order in which it was
+    /// learnt; and how many such changes were lost because it was not called for too long.
     pub fn take_tenures(&self) -> (Vec<TenureChange>, u64) {
         self.common().tenures.take()
     }

@@ -25,7 +25,8 @@ pub enum LoadError {
     /// The lock is tracked already, and read in another way.
     #[error(transparent)]
     Conflict(#[from] FormatConflict),
-    /// Too many locks wait to be looked for that have no record, as far as we know: try again later.
+    /// Too many locks wait to be looked for that have no record, as far as we know: try again
+    /// later.
     #[error("too many locks without a record were asked for")]
     Overloaded,
     /// It could not be read.
@@ -33,10 +34,12 @@ pub enum LoadError {
     Unread(#[source] Unconfirmed),
 }
 
-/// How many locks may wait to be read for the first time, beside static ones and those that are kept no more, yet held.
+/// How many locks may wait to be read for the first time, beside static ones and those that are
+/// kept no more, yet held.
 const UNREAD_MAX: usize = 20_000;
 
-/// After how many periods a request has its lock read again, without waiting for that. News that is five periods old admits nobody.
+/// After how many periods a request has its lock read again, without waiting for that. News that is
+/// five periods old admits nobody.
 const REFRESH_AFTER: u32 = 2;
 
 /// The locks of one template.
@@ -48,14 +51,20 @@ pub struct TemplatedLocks {
 }
 
 impl TemplatedLocks {
-    pub(crate) fn new(shared: Arc<Shared>, scope: Arc<Scope>, spec: TemplateSpec) -> TemplatedLocks {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        scope: Arc<Scope>,
+        spec: TemplateSpec,
+    ) -> TemplatedLocks {
         TemplatedLocks { shared, scope, spec }
     }
 
-    /// The lock of that key, if it is one of the template's, has been loaded and is still kept or held by somebody.
+    /// The lock of that key, if it is one of the template's, has been loaded and is still kept or
+    /// held by somebody.
     pub fn get(&self, key: &str) -> Option<Arc<TrackedLock>> {
         let lock = self.shared.common.registry.find(key)?;
-        // Nothing is known of it if the store went back since: then it has to be read like one that is new.
+        // Nothing is known of it if the store went back since: then it has to be read like one that
+        // is new.
         if !lock.is_known() || !self.names(&lock) {
             return None;
         }
@@ -67,8 +76,9 @@ impl TemplatedLocks {
         Some(lock)
     }
 
-    /// The lock of that key, read or not, for as long as this is held: what goes to the worker unjudged may have to be judged by it.
-    /// `None` if the key is none of the template's, or too many locks wait to be read.
+    /// The lock of that key, read or not, for as long as this is held: what goes to the worker
+    /// unjudged may have to be judged by it. `None` if the key is none of the template's, or too
+    /// many locks wait to be read.
     pub fn hold(&self, key: &str) -> Option<Arc<TrackedLock>> {
         if !key.starts_with(&self.spec.prefix) || self.unread() > UNREAD_MAX {
             return None;
@@ -110,11 +120,16 @@ impl TemplatedLocks {
         common.registry.find_or_make(LockSpec { key, format: self.spec.format.clone() }, make)
     }
 
-    /// About how many locks wait to be read for the first time. While the store does not answer nothing takes them away, whoever
-    /// asked for them has left long ago.
+    /// About how many locks wait to be read for the first time. While the store does not answer
+    /// nothing takes them away, whoever asked for them has left long ago.
     fn unread(&self) -> usize {
         let shared = &self.shared;
-        shared.common.registry.len().saturating_sub(shared.kept.len()).saturating_sub(shared.read_whole())
+        shared
+            .common
+            .registry
+            .len()
+            .saturating_sub(shared.kept.len())
+            .saturating_sub(shared.read_whole())
     }
 
     /// Whether the lock is one of this template's, and read as that says.

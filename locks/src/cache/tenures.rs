@@ -108,26 +108,46 @@ mod tests {
     }
 
     fn tenure(owner: &str, first: u64, last: u64) -> Option<Tenure> {
-        Some(Tenure { owner: Owner::new(owner.as_bytes()), first: revision(first), last: revision(last) })
+        Some(Tenure {
+            owner: Owner::new(owner.as_bytes()),
+            first: revision(first),
+            last: revision(last),
+        })
     }
 
     /// What is told of these, one after the other: who ended and who began.
-    fn told(known: impl IntoIterator<Item = Option<Tenure>>) -> Vec<(Option<Tenure>, Option<Tenure>, bool)> {
-        let lock = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
+    fn told(
+        known: impl IntoIterator<Item = Option<Tenure>>,
+    ) -> Vec<(Option<Tenure>, Option<Tenure>, bool)> {
+        let lock = LockSpec {
+            key: LockKey::new("/k").unwrap(),
+            format: RecordFormat::plain(Layout::Key).into(),
+        };
         let (tenures, mut told) = (Tenures::default(), Told::default());
         for tenure in known {
             let holding = tenure.map_or(Holding::Free, Holding::Held);
-            let snapshot = Snapshot { layout: Layout::Key, as_of: revision(99), holding, waiters: [].into() };
+            let snapshot =
+                Snapshot { layout: Layout::Key, as_of: revision(99), holding, waiters: [].into() };
             told.tell(&lock, &snapshot, &tenures);
         }
         let (changes, lost) = tenures.take();
         assert_eq!(lost, 0);
-        changes.into_iter().map(|change| (change.ended, change.began, change.is_first_news)).collect()
+        changes
+            .into_iter()
+            .map(|change| (change.ended, change.began, change.is_first_news))
+            .collect()
     }
 
     #[test]
     fn tenure_is_told_at_its_beginning_and_end_only() {
-        let known = [tenure("a", 1, 1), tenure("a", 1, 4), None, None, tenure("b", 6, 6), tenure("a", 7, 7)];
+        let known = [
+            tenure("a", 1, 1),
+            tenure("a", 1, 4),
+            None,
+            None,
+            tenure("b", 6, 6),
+            tenure("a", 7, 7),
+        ];
         let expected = [
             (None, tenure("a", 1, 1), true),
             (tenure("a", 1, 4), None, false),
@@ -146,11 +166,15 @@ mod tests {
 
     #[test]
     fn changes_that_nobody_takes_are_bounded_and_counted() {
-        let lock = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
+        let lock = LockSpec {
+            key: LockKey::new("/k").unwrap(),
+            format: RecordFormat::plain(Layout::Key).into(),
+        };
         let (tenures, mut told) = (Tenures::default(), Told::default());
         for number in 1..=CHANGES_MAX as u64 + 3 {
             let holding = tenure("a", number * 2, number * 2).map_or(Holding::Free, Holding::Held);
-            let snapshot = Snapshot { layout: Layout::Key, as_of: revision(1), holding, waiters: [].into() };
+            let snapshot =
+                Snapshot { layout: Layout::Key, as_of: revision(1), holding, waiters: [].into() };
             told.tell(&lock, &snapshot, &tenures);
         }
         let (changes, lost) = tenures.take();

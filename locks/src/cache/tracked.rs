@@ -54,8 +54,8 @@ impl Inner {
         self.told.tell(spec, snapshot, &common.tenures);
     }
 
-    /// Closes the gate to the present tenure if it is known to have ended. It may take many reads to know who holds the lock now,
-    /// and since when.
+    /// Closes the gate to the present tenure if it is known to have ended. It may take many reads
+    /// to know who holds the lock now, and since when.
     fn end_tenure_if(&mut self, has_ended: bool) {
         if has_ended {
             self.gate.end_present();
@@ -64,7 +64,11 @@ impl Inner {
 }
 
 impl TrackedLock {
-    pub(crate) fn new(spec: LockSpec, scope: Option<Arc<Scope>>, common: Arc<Common>) -> TrackedLock {
+    pub(crate) fn new(
+        spec: LockSpec,
+        scope: Option<Arc<Scope>>,
+        common: Arc<Common>,
+    ) -> TrackedLock {
         let gate = common.new_gate(&spec.key, spec.format.layout);
         TrackedLock {
             range: spec.range(),
@@ -105,10 +109,12 @@ impl TrackedLock {
         CacheView::new(glance, self.published())
     }
 
-    /// Waits until something is known that was read after `arrived`, by asking the store if need be.
+    /// Waits until something is known that was read after `arrived`, by asking the store if need
+    /// be.
     ///
-    /// Reads are shared: one runs, one is next, whoever asks is served by the first that is sent after it asked. A request
-    /// that was confirmed and then waited for longer than `max_age` asks again, with the present as `arrived`.
+    /// Reads are shared: one runs, one is next, whoever asks is served by the first that is sent
+    /// after it asked. A request that was confirmed and then waited for longer than `max_age` asks
+    /// again, with the present as `arrived`.
     ///
     /// # Cancel safety
     /// Dropping the future at any point costs at most a read that nobody waits for.
@@ -119,8 +125,8 @@ impl TrackedLock {
         self.confirm_unless(arrived, deadline, || false).await
     }
 
-    /// Works like [`TrackedLock::confirm`], and also ends once cached news admits because reads fail, if `is_decided` says that this settles
-    /// the request.
+    /// Works like [`TrackedLock::confirm`], and also ends once cached news admits because reads
+    /// fail, if `is_decided` says that this settles the request.
     ///
     /// # Cancel safety
     /// That of [`TrackedLock::confirm`].
@@ -160,10 +166,16 @@ impl TrackedLock {
             }
             let ticket = *asked.get_or_insert_with(|| self.set_on(ask(&self.slots)));
             if let Some(outcome) = self.slots.outcome(ticket) {
-                // The read succeeded, yet this is not known: what it showed was dropped, since the store had gone back.
-                return if done() { Ok(()) } else { Err(outcome.err().unwrap_or(Unconfirmed::Regressed)) };
+                // The read succeeded, yet this is not known: what it showed was dropped, since the
+                // store had gone back.
+                return if done() {
+                    Ok(())
+                } else {
+                    Err(outcome.err().unwrap_or(Unconfirmed::Regressed))
+                };
             }
-            // What came in time counts, though this is late to look at it. Looking again takes less time than a change.
+            // What came in time counts, though this is late to look at it. Looking again takes less
+            // time than a change.
             tokio::select! {
                 biased;
                 () = changed => {}
@@ -224,8 +236,8 @@ impl TrackedLock {
         self.inner().knowledge.is_settled()
     }
 
-    /// Has it read, soon, without waiting for that, if what is known of it is as old as `max_age`. One read of a lock is under way
-    /// at a time, however many ask.
+    /// Has it read, soon, without waiting for that, if what is known of it is as old as `max_age`.
+    /// One read of a lock is under way at a time, however many ask.
     ///
     /// Young news that nobody believes gets no better by another read.
     pub fn want_news(&self, max_age: Duration) {
@@ -234,8 +246,8 @@ impl TrackedLock {
         }
     }
 
-    /// For how long what is under way may go on by what is known, until it looks again; `None` if that is as old as `max_age`, or is not
-    /// believed. Has the lock read in time.
+    /// For how long what is under way may go on by what is known, until it looks again; `None` if
+    /// that is as old as `max_age`, or is not believed. Has the lock read in time.
     pub fn good_for(&self, max_age: Duration, now: Instant) -> Option<Duration> {
         self.want_news(max_age / 2);
         let left = self.view().good_for(max_age, now)?;
@@ -255,7 +267,8 @@ impl TrackedLock {
         ticket
     }
 
-    /// Applies a quorum read of the whole lock. If it returns a walk, that has to be gone before the read is of use.
+    /// Applies a quorum read of the whole lock. If it returns a walk, that has to be gone before
+    /// the read is of use.
     pub(crate) fn read(&self, sent: &Sent, revision: Revision, keys: &[KeyValue]) -> Option<Walk> {
         self.learn(|inner| {
             inner.end_tenure_if(inner.knowledge.is_ended_by(&self.spec, sent.era, keys));
@@ -291,7 +304,8 @@ impl TrackedLock {
                             .iter()
                             .for_each(|snapshot| inner.teach(&self.spec, &self.common, snapshot));
                     }
-                    // What comes behind it is missing as well: a read that was sent before may show the one and not the other.
+                    // What comes behind it is missing as well: a read that was sent before may show
+                    // the one and not the other.
                     Applied::Gap => applied = Applied::Gap,
                 }
             }
@@ -324,7 +338,9 @@ impl TrackedLock {
         let before = self.published.swap(Arc::clone(&published));
         let has_lost = inner.knowledge.take_loss();
         drop(inner);
-        if let Some(problem) = published.problem.as_ref().filter(|problem| before.problem.as_ref() != Some(problem)) {
+        if let Some(problem) =
+            published.problem.as_ref().filter(|problem| before.problem.as_ref() != Some(problem))
+        {
             tracing::warn!(source = %self.common.name, lock = %self.spec.key, "{problem}");
         }
         if has_lost {

@@ -1,24 +1,30 @@
-//! Whether the store is still the one we know: revisions never go down, unless it was restored from a backup.
+//! Whether the store is still the one we know: revisions never go down, unless it was restored from
+//! a backup.
 //!
-//! After a restore cluster and member ids are the same, as a rule; all that shows is that revisions are lower, and terms ([`Identity`]).
-//! So each quorum read is held against the highest revision that had been seen when it was *sent*, and against what its
-//! member had told by then. One that is below makes nothing fresh: a member may have answered with old data.
-//! [`BEHIND_MAX`] such in a row, each sent after the one before was known, are a store that went back: `store-regressed`.
+//! After a restore cluster and member ids are the same, as a rule; all that shows is that revisions
+//! are lower, and terms ([`Identity`]). So each quorum read is held against the highest revision
+//! that had been seen when it was *sent*, and against what its member had told by then. One that is
+//! below makes nothing fresh: a member may have answered with old data. [`BEHIND_MAX`] such in a
+//! row, each sent after the one before was known, are a store that went back: `store-regressed`.
 //!
-//! An *era* is a time through which the store has one history. What was learnt in one era is not built upon in another,
-//! since a revision means another write there. A new era begins when the store has grown beyond all that had been seen, or
-//! when the operator accepts that it went back.
+//! An *era* is a time through which the store has one history. What was learnt in one era is not
+//! built upon in another, since a revision means another write there. A new era begins when the
+//! store has grown beyond all that had been seen, or when the operator accepts that it went back.
 //!
-//! Growing beyond all that had been seen makes what lies below no better: up to there a revision may have been given out
-//! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them. So is what lies
-//! below all that an earlier process had seen of another cluster: a restore can give etcd another id.
+//! Growing beyond all that had been seen makes what lies below no better: up to there a revision
+//! may have been given out twice. That stays *distrusted* until the operator accepts it, in later
+//! processes too: nothing else tells them. So is what lies below all that an earlier process had
+//! seen of another cluster: a restore can give etcd another id.
 //!
-//! It does not notice a store that was restored and has grown beyond all that had been seen, terms included, before it was read again.
+//! It does not notice a store that was restored and has grown beyond all that had been seen, terms
+//! included, before it was read again.
 //!
-//! Cached news also needs a watch that is *up*: caught up, so that events arrive as they happen. Each watch that catches up gets a number. Locks and
-//! scopes note the number of the watch that was up when their newest read was sent. [`WatchState`] says from which number on that admits.
+//! Cached news also needs a watch that is *up*: caught up, so that events arrive as they happen.
+//! Each watch that catches up gets a number. Locks and scopes note the number of the watch that was
+//! up when their newest read was sent. [`WatchState`] says from which number on that admits.
 //!
-//! Trust outlives its source as a [`StorePast`]: gates are forgotten with their source, and what that leans on must not be.
+//! Trust outlives its source as a [`StorePast`]: gates are forgotten with their source, and what
+//! that leans on must not be.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -33,7 +39,8 @@ use crate::sync::{ArcSwap, Mutex, MutexGuard};
 /// How many reads in a row may be behind before the store counts as regressed.
 const BEHIND_MAX: u32 = 3;
 
-/// The number of an era. Short, as each lock has it twice; a store that is restored 65,536 times while a process runs begins them anew.
+/// The number of an era. Short, as each lock has it twice; a store that is restored 65,536 times
+/// while a process runs begins them anew.
 pub(crate) type Era = u16;
 
 /// The number of a watch that has caught up.
@@ -42,11 +49,13 @@ pub(crate) type WatchNumber = NonZeroU32;
 /// Whether cached news admits, as far as the watch decides that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WatchState {
-    /// A watch has been up all the time since the watch of that number caught up. News admits if its read was sent since then.
+    /// A watch has been up all the time since the watch of that number caught up. News admits if
+    /// its read was sent since then.
     Up { since: WatchNumber },
     /// No watch is up: only confirming reads admit.
     Down,
-    /// The watch was lost, and a confirming read that was sent since then has failed. Cached news admits up to `max_age`.
+    /// The watch was lost, and a confirming read that was sent since then has failed. Cached news
+    /// admits up to `max_age`.
     DownReadsFail,
 }
 
@@ -71,7 +80,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The watch that was up when this was sent, for what is watched since the watch of that number.
+    /// The watch that was up when this was sent, for what is watched since the watch of that
+    /// number.
     pub(crate) fn watch_since(&self, watched_since: Option<WatchNumber>) -> Option<WatchNumber> {
         let since = watched_since?;
         self.watch.filter(|watch| *watch >= since)
@@ -87,9 +97,11 @@ pub(crate) enum Standing {
     Behind,
     /// It is behind, and with it the store counts as regressed; or it already does.
     Regressed,
-    /// The store has grown beyond all it had shown before it went back: a new era has begun, read again.
+    /// The store has grown beyond all it had shown before it went back: a new era has begun, read
+    /// again.
     Recovered,
-    /// It is of another cluster than an earlier process saw. Nothing is believed up to where that was seen; read again.
+    /// It is of another cluster than an earlier process saw. Nothing is believed up to where that
+    /// was seen; read again.
     AnotherCluster { found: u64, seen: u64 },
     /// It was sent in an earlier era.
     Outdated,
@@ -111,7 +123,8 @@ struct State {
     up_since: Option<WatchNumber>,
     /// How often a watch that was up was lost.
     losses: u32,
-    /// A confirming read that was sent since the last loss has failed, and none has been answered since then.
+    /// A confirming read that was sent since the last loss has failed, and none has been answered
+    /// since then.
     reads_fail: bool,
     /// When the newest read was sent that was answered.
     answered: Option<Instant>,
@@ -124,11 +137,12 @@ struct State {
     distrusted_through: Option<Revision>,
 }
 
-/// What a source has learnt of its store: how far it had come, and whether it went back. It keeps neither the source going nor
-/// anything else of it.
+/// What a source has learnt of its store: how far it had come, and whether it went back. It keeps
+/// neither the source going nor anything else of it.
 ///
-/// The next source over the same store goes on with it ([`SourceOptions::past`](super::shared::SourceOptions)). Its gates begin
-/// with nothing, and what admits there may be no older than what the gates before them had learnt.
+/// The next source over the same store goes on with it
+/// ([`SourceOptions::past`](super::shared::SourceOptions)). Its gates begin with nothing, and what
+/// admits there may be no older than what the gates before them had learnt.
 #[derive(Debug, Clone)]
 pub struct StorePast(Arc<Trust>);
 
@@ -152,8 +166,9 @@ impl StorePast {
         self.0.distrusted_through().is_some()
     }
 
-    /// Accepts that the store went back, where its source has ended: the next one believes it. `forget` drops what else is kept of
-    /// before. Says whether there was anything to accept; if not, nothing changes.
+    /// Accepts that the store went back, where its source has ended: the next one believes it.
+    /// `forget` drops what else is kept of before. Says whether there was anything to accept; if
+    /// not, nothing changes.
     pub fn accept_regression(&self, forget: impl FnOnce()) -> bool {
         let went_back = self.went_back();
         if went_back {
@@ -175,8 +190,8 @@ impl Trust {
         self
     }
 
-    /// The same where an earlier process has found that the store went back, having seen it up to there, and nobody has
-    /// accepted that.
+    /// The same where an earlier process has found that the store went back, having seen it up to
+    /// there, and nobody has accepted that.
     pub(crate) fn distrusting(self, through: Option<Revision>) -> Trust {
         if let Some(through) = through {
             self.saw(through);
@@ -185,8 +200,8 @@ impl Trust {
         self
     }
 
-    /// Goes on where the source has ended that had learnt this. What its thread, in its last moments, still does changes nothing
-    /// here: nobody has been admitted by it.
+    /// Goes on where the source has ended that had learnt this. What its thread, in its last
+    /// moments, still does changes nothing here: nobody has been admitted by it.
     pub(crate) fn after(past: &StorePast) -> Trust {
         let state = past.0.state();
         // Nothing of this source has been watched, so nothing is lost yet.
@@ -230,12 +245,16 @@ impl Trust {
         (number, is_first)
     }
 
-    /// Takes note that a read failed that would have confirmed what is known, unless a later one was answered. Whether cached news admits because of that, and did not before.
+    /// Takes note that a read failed that would have confirmed what is known, unless a later one
+    /// was answered. Whether cached news admits because of that, and did not before.
     pub(crate) fn confirm_failed(&self, sent: &Sent) -> bool {
         let mut state = self.state();
         // Before the first loss, nothing has been admitted by cached news.
         let is_newest = state.answered.is_none_or(|answered| answered < sent.at);
-        let is_sent_since = state.up_since.is_none() && state.losses > 0 && sent.losses == state.losses && is_newest;
+        let is_sent_since = state.up_since.is_none()
+            && state.losses > 0
+            && sent.losses == state.losses
+            && is_newest;
         let begins = is_sent_since && !std::mem::replace(&mut state.reads_fail, true);
         if begins {
             self.show(&state);
@@ -244,7 +263,12 @@ impl Trust {
     }
 
     /// Takes note of an answer: its revision, and who gave it.
-    pub(crate) fn received(&self, sent: &Sent, revision: Revision, by: Option<Answerer>) -> Standing {
+    pub(crate) fn received(
+        &self,
+        sent: &Sent,
+        revision: Revision,
+        by: Option<Answerer>,
+    ) -> Standing {
         let mut state = self.state();
         if sent.era != state.era {
             return Standing::Outdated;
@@ -297,7 +321,8 @@ impl Trust {
         state.max_seen = state.max_seen.max(revision.get());
     }
 
-    /// Begins an era in which nothing was seen yet. Distrust ends when `forget` has dropped all that was learnt before.
+    /// Begins an era in which nothing was seen yet. Distrust ends when `forget` has dropped all
+    /// that was learnt before.
     pub(crate) fn accept(&self, forget: impl FnOnce()) {
         self.state().begin_era(0);
         forget();

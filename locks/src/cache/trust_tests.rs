@@ -22,7 +22,10 @@ fn three_reads_in_a_row_behind_are_a_regression() {
     assert_eq!(read(&trust, 50), Standing::Trusted);
     assert_eq!(read(&trust, 49), Standing::Behind);
     assert_eq!(read(&trust, 50), Standing::Trusted);
-    assert_eq!([49, 49, 49].map(|at| read(&trust, at)), [Standing::Behind, Standing::Behind, Standing::Regressed]);
+    assert_eq!(
+        [49, 49, 49].map(|at| read(&trust, at)),
+        [Standing::Behind, Standing::Behind, Standing::Regressed]
+    );
     assert_eq!(trust.distrusted_through(), Some(revision(50)));
     assert_eq!(read(&trust, 50), Standing::Regressed);
     assert_eq!(read(&trust, 51), Standing::Recovered);
@@ -72,13 +75,19 @@ fn another_cluster_is_distrusted_until_accepted() {
     assert_eq!(read_by(&trust, 60, member(7, 2)), Standing::Trusted);
     assert_eq!(trust.distrusted_through(), Some(revision(50)));
     trust.accept(|| {});
-    assert_eq!((read_by(&trust, 60, member(7, 2)), trust.distrusted_through()), (Standing::Trusted, None));
+    assert_eq!(
+        (read_by(&trust, 60, member(7, 2)), trust.distrusted_through()),
+        (Standing::Trusted, None)
+    );
 }
 
 #[test]
 fn which_cluster_it_is_says_nothing_where_none_was_seen() {
     for trust in [Trust::new(None), Trust::new(Some(revision(50)))] {
-        assert_eq!((read_by(&trust, 60, member(7, 2)), trust.distrusted_through()), (Standing::Trusted, None));
+        assert_eq!(
+            (read_by(&trust, 60, member(7, 2)), trust.distrusted_through()),
+            (Standing::Trusted, None)
+        );
         assert_eq!(trust.identity(), seen(1, &[(7, 2)]));
     }
 }
@@ -86,7 +95,10 @@ fn which_cluster_it_is_says_nothing_where_none_was_seen() {
 #[test]
 fn cluster_of_an_earlier_process_counts_for_the_next_source() {
     let first = Arc::new(Trust::new(Some(revision(50))).in_store(seen(2, &[])));
-    assert_eq!(read_by(&after(&first), 60, member(7, 2)), Standing::AnotherCluster { found: 1, seen: 2 });
+    assert_eq!(
+        read_by(&after(&first), 60, member(7, 2)),
+        Standing::AnotherCluster { found: 1, seen: 2 }
+    );
 }
 
 #[test]
@@ -107,12 +119,17 @@ fn three_reads_in_a_row_of_another_log_are_a_regression() {
     }
 }
 
-/// Of two that may be true: a member knows its term only from its next entry on if it was brought up by a snapshot.
+/// Of two that may be true: a member knows its term only from its next entry on if it was brought
+/// up by a snapshot.
 #[test]
 fn member_with_an_older_term_or_none_has_the_known_log() {
     let trust = Trust::new(None);
     for (id, term) in [(7, 5), (8, 3), (9, 0), (7, 0), (8, 4), (9, 2), (7, 6)] {
-        assert_eq!(read_by(&trust, 50, member(id, term)), Standing::Trusted, "member {id}, term {term}");
+        assert_eq!(
+            read_by(&trust, 50, member(id, term)),
+            Standing::Trusted,
+            "member {id}, term {term}"
+        );
         tick();
     }
     assert_eq!(trust.identity(), seen(1, &[(7, 6), (8, 4), (9, 2)]));
@@ -147,7 +164,8 @@ fn tick() {
 
 #[test]
 fn inherited_distrust_lasts_until_it_is_accepted() {
-    // How far it has seen the store may have been written down last before it saw what it distrusts.
+    // How far it has seen the store may have been written down last before it saw what it
+    // distrusts.
     let trust = Trust::new(Some(revision(48))).distrusting(Some(revision(50)));
     assert_eq!(read(&trust, 49), Standing::Behind);
     assert_eq!(read(&trust, 60), Standing::Trusted);
@@ -182,9 +200,16 @@ fn what_a_source_has_seen_counts_for_the_next_one() {
     assert_eq!(read(&first, 40), Standing::Trusted);
     first.saw(revision(50));
     let second = after(&first);
-    assert_eq!([49, 49, 49].map(|at| read(&second, at)), [Standing::Behind, Standing::Behind, Standing::Regressed]);
+    assert_eq!(
+        [49, 49, 49].map(|at| read(&second, at)),
+        [Standing::Behind, Standing::Behind, Standing::Regressed]
+    );
     assert_eq!(second.distrusted_through(), Some(revision(50)));
-    assert_eq!((first.distrusted_through(), second.anomalies()), (None, 3), "each is one source's own");
+    assert_eq!(
+        (first.distrusted_through(), second.anomalies()),
+        (None, 3),
+        "each is one source's own"
+    );
     // What was found out is, too.
     let third = after(&second);
     assert_eq!((third.distrusted_through(), third.anomalies()), (Some(revision(50)), 0));
@@ -205,7 +230,11 @@ fn acceptance_holds_for_the_next_source() {
     assert!(!past.went_back() && !past.accept_regression(|| forgotten += 1));
     assert_eq!(forgotten, 1);
     let second = after(&first);
-    assert_eq!(second.received(&sent, revision(60), None), Standing::Outdated, "its era is the next one");
+    assert_eq!(
+        second.received(&sent, revision(60), None),
+        Standing::Outdated,
+        "its era is the next one"
+    );
     assert_eq!((second.distrusted_through(), second.max_seen()), (None, None));
     assert_eq!(read(&second, 2), Standing::Trusted);
 }

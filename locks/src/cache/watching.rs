@@ -47,7 +47,8 @@ enum Ended {
     Failed,
 }
 
-/// Watches all static locks and all scopes over one stream, for ever. While one watch takes the place of another, requests confirm.
+/// Watches all static locks and all scopes over one stream, for ever. While one watch takes the
+/// place of another, requests confirm.
 pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
     let common = work.common();
     let mut backoff = work.backoff();
@@ -58,8 +59,9 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
             common.watched_changed.notified().await;
             continue;
         }
-        // A watch from a revision that the store has not reached is accepted and stays silent; so is, for a while, a watch on a
-        // store that went back. So a quorum read goes first, and tells whether the store still is the one we know.
+        // A watch from a revision that the store has not reached is accepted and stays silent; so
+        // is, for a while, a watch on a store that went back. So a quorum read goes first, and
+        // tells whether the store still is the one we know.
         if resuming && !is_known_store(&work, &watched[0], &ranges[0].range).await {
             sleep(backoff.delay()).await;
             continue;
@@ -91,7 +93,8 @@ async fn follow<S: LockStore>(
 ) -> Ended {
     let common = work.common();
     loop {
-        // A flood of events must not hide that something else has to be watched, which happens once for a lock and rarely for a scope.
+        // A flood of events must not hide that something else has to be watched, which happens once
+        // for a lock and rarely for a scope.
         let news = tokio::select! {
             biased;
             () = common.watched_changed.notified() => return Ended::Changed,
@@ -128,22 +131,25 @@ async fn follow<S: LockStore>(
 }
 
 async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &Watched, range: &KeyRange) -> bool {
-    // What is watched, or one key of it where it is large, whether or not that exists: to read any other may not be permitted.
+    // What is watched, or one key of it where it is large, whether or not that exists: to read any
+    // other may not be permitted.
     let range = match watched {
         Watched::Lock(_) => range.clone(),
         Watched::Scope(_) => KeyRange::Key(range.first_key().into()),
     };
     let one = RangeRead { range, wanted: Wanted::Count };
-    let read = work.read(&work.common().counts.resumes, &[one]).await.map_err(|failure| match failure {
-        ReadFailure::Store(error) => {
-            ReadFailure::Store(watched.scope().into_iter().fold(error, |error, scope| scope.tell_of_prefix(error)))
-        }
-        ReadFailure::Again | ReadFailure::Regressed => failure,
-    });
+    let read =
+        work.read(&work.common().counts.resumes, &[one]).await.map_err(|failure| match failure {
+            ReadFailure::Store(error) => ReadFailure::Store(
+                watched.scope().into_iter().fold(error, |error, scope| scope.tell_of_prefix(error)),
+            ),
+            ReadFailure::Again | ReadFailure::Regressed => failure,
+        });
     read.inspect_err(|failure| work.tell(failure)).is_ok()
 }
 
-/// What can be watched: whatever was read, from there on. What we may not read would keep all else from being watched.
+/// What can be watched: whatever was read, from there on. What we may not read would keep all else
+/// from being watched.
 fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
     let locks = work.shared.static_locks().together.into_iter().filter_map(|lock| {
         if lock.is_templated() {
@@ -159,7 +165,10 @@ fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
     });
     let planned: Vec<_> = locks.chain(scopes).collect();
     let health = work.common().health();
-    planned.into_iter().filter(|(watched, watch)| !is_denied(&health, watched, &watch.range)).collect()
+    planned
+        .into_iter()
+        .filter(|(watched, watch)| !is_denied(&health, watched, &watch.range))
+        .collect()
 }
 
 /// Whether it may not be read.
@@ -191,11 +200,16 @@ fn apply<S: LockStore>(work: &Work<S>, watched: &Watched, era: Era, events: &[Ev
 pub(crate) fn apply_to_scope(common: &Common, scope: &Arc<Scope>, era: Era, events: &[Event]) {
     for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
         scope.note_event(events[0].revision());
-        // A queue must not be seen between two events of one transaction. Each lock once: a lease may end that held 100,000 of them.
+        // A queue must not be seen between two events of one transaction. Each lock once: a lease
+        // may end that held 100,000 of them.
         let mut touched: BTreeMap<LockKey, (Arc<TrackedLock>, Vec<Event>)> = BTreeMap::new();
         for event in events {
             for lock in locks_of(common, scope, event.key()) {
-                touched.entry(lock.key().clone()).or_insert_with(|| (lock, Vec::new())).1.push(event.clone());
+                touched
+                    .entry(lock.key().clone())
+                    .or_insert_with(|| (lock, Vec::new()))
+                    .1
+                    .push(event.clone());
             }
         }
         for (lock, events) in touched.into_values() {
@@ -208,7 +222,8 @@ pub(crate) fn apply_to_scope(common: &Common, scope: &Arc<Scope>, era: Era, even
 
 /// The locks of a scope that a key is part of: itself, or those whose queue it may stand in.
 ///
-/// A lock that comes to be tracked meanwhile may miss an event: its first read is not sent yet, and shows it.
+/// A lock that comes to be tracked meanwhile may miss an event: its first read is not sent yet, and
+/// shows it.
 fn locks_of(common: &Common, scope: &Arc<Scope>, key: &[u8]) -> Vec<Arc<TrackedLock>> {
     let find = |name: &[u8]| {
         let lock = common.registry.find(std::str::from_utf8(name).ok()?)?;

@@ -1,4 +1,5 @@
-//! What the tasks of a driver share: the store, what limits their reads, and what they take note of.
+//! What the tasks of a driver share: the store, what limits their reads, and what they take note
+//! of.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -67,15 +68,20 @@ impl<S: LockStore> Work<S> {
         self.alone_until.get().is_some_and(|until| Instant::now() < until)
     }
 
-    /// The only way to the store's present: every answer is held against what was seen when it was sent. That the store has failed is for
-    /// the caller to [tell](Work::tell).
-    pub(crate) async fn read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
+    /// The only way to the store's present: every answer is held against what was seen when it was
+    /// sent. That the store has failed is for the caller to [tell](Work::tell).
+    pub(crate) async fn read(
+        &self,
+        kind: &AtomicU64,
+        ranges: &[RangeRead],
+    ) -> Result<Believed, ReadFailure> {
         count(kind);
         let sent = self.common().trust.sending();
         let answer = match self.store.read(ranges).await {
             Ok(answer) if answer.ranges.len() == ranges.len() => answer,
             Ok(_) => {
-                let wrong = StoreError::Unavailable("it answered for another number of ranges".into());
+                let wrong =
+                    StoreError::Unavailable("it answered for another number of ranges".into());
                 return Err(ReadFailure::Store(wrong.into()));
             }
             Err(error) => return Err(ReadFailure::Store(error.into())),
@@ -115,7 +121,8 @@ impl<S: LockStore> Work<S> {
         }
     }
 
-    /// A watch delivers from now on what happens in these as it happens, and nothing of anything else.
+    /// A watch delivers from now on what happens in these as it happens, and nothing of anything
+    /// else.
     ///
     /// Only what is read from now on admits by cached news, so static locks are read at once.
     pub(crate) fn watch_caught_up(&self, locks: &[Arc<TrackedLock>], scopes: &[Arc<Scope>]) {
@@ -130,7 +137,9 @@ impl<S: LockStore> Work<S> {
             if !is_watched && before.is_some() {
                 // What is known of its locks admits nobody unless it is confirmed.
                 let all = common.registry.all();
-                all.iter().filter(|lock| lock.is_in(&scope)).for_each(|lock| _ = lock.set_watched(None));
+                all.iter()
+                    .filter(|lock| lock.is_in(&scope))
+                    .for_each(|lock| _ = lock.set_watched(None));
             }
         }
         let watched: HashSet<*const TrackedLock> = locks.iter().map(Arc::as_ptr).collect();
@@ -142,7 +151,8 @@ impl<S: LockStore> Work<S> {
         }
     }
 
-    /// Takes note that a confirming read has failed. If nothing is watched either, cached news admits from now on, until a read is answered.
+    /// Takes note that a confirming read has failed. If nothing is watched either, cached news
+    /// admits from now on, until a read is answered.
     pub(crate) fn confirm_failed(&self, sent: &Sent, error: &StoreError) {
         // That one lock may not be read says nothing of the store.
         let is_denied = matches!(error, StoreError::Denied { .. });
@@ -193,7 +203,8 @@ impl<S: LockStore> Work<S> {
         }
     }
 
-    /// Says what was found before this source was started, be it by an earlier process, and nobody has accepted.
+    /// Says what was found before this source was started, be it by an earlier process, and nobody
+    /// has accepted.
     pub(crate) fn tell_inherited_distrust(&self) {
         let Some(through) = self.common().trust.distrusted_through() else { return };
         tracing::warn!(
@@ -228,7 +239,8 @@ impl<S: LockStore> Work<S> {
             return;
         }
         drop(health);
-        // Before anything else is known of the store: by and by it may be seen to have grown beyond, and that is remembered too.
+        // Before anything else is known of the store: by and by it may be seen to have grown
+        // beyond, and that is remembered too.
         self.common().remember_distrust();
         tracing::error!(
             source = %self.common().name,
@@ -242,7 +254,8 @@ impl<S: LockStore> Work<S> {
         self.common().watched_changed.notify_one(); // What is watched now may be another history.
     }
 
-    /// Forgets all that was learnt in earlier eras. Scopes first: no event of the new era follows what is known.
+    /// Forgets all that was learnt in earlier eras. Scopes first: no event of the new era follows
+    /// what is known.
     fn begin_era(&self, forget_floors: bool) {
         let common = self.common();
         let era = common.trust.era();

@@ -13,10 +13,12 @@ const PASSWORD_BYTES_MAX: u64 = 4096;
 /// Where an etcd cluster is, and how it lets us in.
 #[derive(Debug, Clone, Default)]
 pub struct EtcdOptions {
-    /// The client addresses of its members, such as `http://127.0.0.1:2379`. The first is asked first.
+    /// The client addresses of its members, such as `http://127.0.0.1:2379`. The first is asked
+    /// first.
     pub endpoints: Vec<String>,
     /// Its id, if it is known: members of another cluster are not believed. Without it, all that
-    /// answer must be of one cluster, and at least half of them must answer, before any is believed.
+    /// answer must be of one cluster, and at least half of them must answer, before any is
+    /// believed.
     pub cluster_id: Option<u64>,
     /// How it lets us in.
     pub access: Arc<EtcdAccess>,
@@ -38,13 +40,14 @@ pub(super) struct Terms {
 }
 
 impl EtcdAccess {
-    /// `tls` makes connections to `https` addresses, `user` logs in; `None`: nobody. If etcd takes the common name of a client's
-    /// certificate for a user, no login is needed.
+    /// `tls` makes connections to `https` addresses, `user` logs in; `None`: nobody. If etcd takes
+    /// the common name of a client's certificate for a user, no login is needed.
     pub fn new(tls: Option<EtcdTls>, user: Option<EtcdUser>) -> EtcdAccess {
         EtcdAccess { terms: ArcSwap::from_pointee(Terms { tls, user }), accepted: Mutex::default() }
     }
 
-    /// Makes connections and logins that begin from now on with these. Connections that exist go on.
+    /// Makes connections and logins that begin from now on with these. Connections that exist go
+    /// on.
     pub fn replace(&self, tls: Option<EtcdTls>, user: Option<EtcdUser>) {
         self.terms.store(Arc::new(Terms { tls, user }));
     }
@@ -61,7 +64,10 @@ impl EtcdAccess {
     /// The password of that user that etcd has accepted last.
     pub(super) fn accepted(&self, user: &EtcdUser) -> Option<Password> {
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        accepted.as_ref().filter(|(name, _)| *name == user.name).map(|(_, password)| password.clone())
+        accepted
+            .as_ref()
+            .filter(|(name, _)| *name == user.name)
+            .map(|(_, password)| password.clone())
     }
 
     /// Notes a password that etcd has accepted.
@@ -80,8 +86,8 @@ pub struct EtcdTls {
     pub server_name: Option<String>,
 }
 
-/// A user of etcd. While etcd rejects a new password, the client logs in with the last one that etcd has accepted: the
-/// operator changes the password here first, and in etcd then.
+/// A user of etcd. While etcd rejects a new password, the client logs in with the last one that
+/// etcd has accepted: the operator changes the password here first, and in etcd then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdUser {
     /// The name.
@@ -107,8 +113,8 @@ impl fmt::Debug for Password {
 }
 
 impl EtcdUser {
-    /// Logs in with the password in a file: UTF-8, up to 4 KiB, without the one line's end after it. The file is read
-    /// at each login.
+    /// Logs in with the password in a file: UTF-8, up to 4 KiB, without the one line's end after
+    /// it. The file is read at each login.
     pub fn with_file(name: impl Into<String>, password_file: impl Into<PathBuf>) -> EtcdUser {
         EtcdUser { name: name.into(), secret: Secret::File(password_file.into()) }
     }
@@ -143,7 +149,9 @@ impl EtcdUser {
     /// Why this user is not let in, in words that name the file.
     pub(super) fn told(&self, why: &str) -> String {
         match &self.secret {
-            Secret::File(path) => format!("user {:?} with the password in {}: {why}", self.name, path.display()),
+            Secret::File(path) => {
+                format!("user {:?} with the password in {}: {why}", self.name, path.display())
+            }
             Secret::Given(_) => why.to_owned(),
         }
     }
@@ -156,9 +164,16 @@ fn read(path: &Path) -> io::Result<Password> {
         return Err(io::Error::other("it is no file of at most 4 KiB"));
     }
     // The error of a conversion would hold the password.
-    let text = String::from_utf8(std::fs::read(path)?).map_err(|_| io::Error::other("it is not UTF-8"))?;
-    let password = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
-    if password.is_empty() { Err(io::Error::other("it is empty")) } else { Ok(Password(password.to_owned())) }
+    let text =
+        String::from_utf8(std::fs::read(path)?).map_err(|_| io::Error::other("it is not UTF-8"))?;
+    let password = text
+        .strip_suffix('\n')
+        .map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    if password.is_empty() {
+        Err(io::Error::other("it is empty"))
+    } else {
+        Ok(Password(password.to_owned()))
+    }
 }
 
 #[cfg(test)]
@@ -175,7 +190,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_password_ends_before_the_end_of_its_line() {
-        for (contents, password) in [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a ")] {
+        for (contents, password) in
+            [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a ")]
+        {
             assert_eq!(read(contents.as_bytes()).await.as_deref(), Ok(password), "{contents:?}");
         }
     }

@@ -1,11 +1,13 @@
-//! A client for those who take locks: `hold`, the load test, the demo. Each call goes to one endpoint after another.
-//! Does not check which cluster answers, as [`EtcdStore`](super::EtcdStore) does.
+//! A client for those who take locks: `hold`, the load test, the demo. Each call goes to one
+//! endpoint after another. Does not check which cluster answers, as [`EtcdStore`](super::EtcdStore)
+//! does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Client, DeleteOptions, DeleteResponse, Error, GetOptions, GetResponse, LeaseGrantOptions, Txn, TxnResponse,
+    Client, DeleteOptions, DeleteResponse, Error, GetOptions, GetResponse, LeaseGrantOptions, Txn,
+    TxnResponse,
 };
 use fencepost_policy::Revision;
 use tokio::time::{Instant, timeout_at};
@@ -24,8 +26,8 @@ const FOR_EVER: Duration = Duration::from_secs(3600);
 /// How long one endpoint may take to answer, unless the caller says otherwise.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A client of an etcd cluster. It uses one endpoint, and leaves that for the next when it fails or does not answer
-/// in time.
+/// A client of an etcd cluster. It uses one endpoint, and leaves that for the next when it fails or
+/// does not answer in time.
 ///
 /// It must be used within a tokio runtime. Clones share their connections.
 #[derive(Debug, Clone)]
@@ -72,8 +74,8 @@ pub struct Within {
 }
 
 impl Within {
-    /// As many attempts as there is time for. The call may reach etcd more than once, and has to be one for which
-    /// that makes no difference.
+    /// As many attempts as there is time for. The call may reach etcd more than once, and has to be
+    /// one for which that makes no difference.
     pub const fn altogether(altogether: Duration) -> Within {
         Within { each: ATTEMPT_TIMEOUT, altogether: Some(altogether) }
     }
@@ -90,14 +92,20 @@ impl Within {
 }
 
 impl EtcdClient {
-    /// A client of the cluster at these addresses, such as `http://127.0.0.1:2379`. Connects with the first call.
+    /// A client of the cluster at these addresses, such as `http://127.0.0.1:2379`. Connects with
+    /// the first call.
     pub fn new(addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdClient {
         let endpoints = Arc::new(Endpoints::of_any_cluster(addresses, Arc::clone(access)));
         EtcdClient { endpoints, silences: Silences::default() }
     }
 
     /// Reads keys, by quorum.
-    pub async fn get(&self, range: &KeyRange, options: GetOptions, within: Within) -> Result<GetResponse, EtcdError> {
+    pub async fn get(
+        &self,
+        range: &KeyRange,
+        options: GetOptions,
+        within: Within,
+    ) -> Result<GetResponse, EtcdError> {
         let options = end(range).into_iter().fold(options, GetOptions::with_range);
         self.call(Some(range), within, |mut client| {
             let (key, options) = (range.first_key().to_vec(), options.clone());
@@ -107,7 +115,11 @@ impl EtcdClient {
     }
 
     /// Deletes keys.
-    pub async fn delete(&self, range: &KeyRange, within: Within) -> Result<DeleteResponse, EtcdError> {
+    pub async fn delete(
+        &self,
+        range: &KeyRange,
+        within: Within,
+    ) -> Result<DeleteResponse, EtcdError> {
         let options = end(range).into_iter().fold(DeleteOptions::new(), DeleteOptions::with_range);
         self.call(Some(range), within, |mut client| {
             let (key, options) = (range.first_key().to_vec(), options.clone());
@@ -117,7 +129,12 @@ impl EtcdClient {
     }
 
     /// Carries out a transaction on these keys.
-    pub async fn transact(&self, range: &KeyRange, txn: &Txn, within: Within) -> Result<TxnResponse, EtcdError> {
+    pub async fn transact(
+        &self,
+        range: &KeyRange,
+        txn: &Txn,
+        within: Within,
+    ) -> Result<TxnResponse, EtcdError> {
         self.call(Some(range), within, |mut client| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
@@ -125,15 +142,22 @@ impl EtcdClient {
         .await
     }
 
-    /// Makes sure that there is a lease with this number, and returns its time to live, which may be more than was
-    /// asked for.
-    pub async fn grant(&self, lease: i64, ttl: Duration, within: Within) -> Result<Duration, EtcdError> {
+    /// Makes sure that there is a lease with this number, and returns its time to live, which may
+    /// be more than was asked for.
+    pub async fn grant(
+        &self,
+        lease: i64,
+        ttl: Duration,
+        within: Within,
+    ) -> Result<Duration, EtcdError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let granted = self.call(None, within, |mut client| async move {
             match client.lease_grant(seconds, Some(LeaseGrantOptions::new().with_id(lease))).await {
                 Ok(granted) => Ok(granted.ttl()),
                 // By an attempt whose answer was lost.
-                Err(Error::GRpcStatus(status)) if status.message().contains("lease already exists") => {
+                Err(Error::GRpcStatus(status))
+                    if status.message().contains("lease already exists") =>
+                {
                     Ok(client.lease_time_to_live(lease, None).await?.granted_ttl())
                 }
                 Err(error) => Err(error),
@@ -153,23 +177,31 @@ impl EtcdClient {
 
     /// Makes sure that a lease is gone, with all that hangs on it.
     pub async fn revoke(&self, lease: i64, within: Within) -> Result<(), EtcdError> {
-        let revoked = self.call(None, within, |mut client| async move { client.lease_revoke(lease).await.map(drop) });
+        let revoked = self.call(None, within, |mut client| async move {
+            client.lease_revoke(lease).await.map(drop)
+        });
         match revoked.await {
             Err(EtcdError::NoLease) => Ok(()),
             outcome => outcome,
         }
     }
 
-    /// Watches keys from a revision on, at an endpoint that begins that in time. The watch ends when its endpoint
-    /// fails, also if a call finds that out.
-    pub async fn watch(&self, range: &KeyRange, from: Revision, each: Duration) -> Result<EtcdWatch, EtcdError> {
+    /// Watches keys from a revision on, at an endpoint that begins that in time. The watch ends
+    /// when its endpoint fails, also if a call finds that out.
+    pub async fn watch(
+        &self,
+        range: &KeyRange,
+        from: Revision,
+        each: Duration,
+    ) -> Result<EtcdWatch, EtcdError> {
         let ranges = [RangeWatch { range: range.clone(), from }];
-        let begun = EtcdWatch::begin(&self.endpoints, &ranges, each, Instant::now() + WATCH_TIMEOUT).await;
+        let begun =
+            EtcdWatch::begin(&self.endpoints, &ranges, each, Instant::now() + WATCH_TIMEOUT).await;
         begun.map_err(|failure| self.error(failure, 0, Some(range)))
     }
 
-    /// Makes a call, at one endpoint after another, until one answers or the time is over. `range` is what etcd may
-    /// deny.
+    /// Makes a call, at one endpoint after another, until one answers or the time is over. `range`
+    /// is what etcd may deny.
     ///
     /// # Errors
     /// [`EtcdError::Unavailable`] if none has answered in time, else what etcd has answered.
@@ -199,7 +231,9 @@ impl EtcdClient {
                 self.endpoints.note(index, calls, &connection, &outcome);
                 outcome
             };
-            let outcome = timeout_at(latest, attempt).await.unwrap_or_else(|_| Err(Failure::TooLate(latest - began)));
+            let outcome = timeout_at(latest, attempt)
+                .await
+                .unwrap_or_else(|_| Err(Failure::TooLate(latest - began)));
             match &outcome {
                 Err(failure) if !failure.is_final() => {
                     self.silences.note_silence(began, &self.error(failure.clone(), index, range));
@@ -219,7 +253,9 @@ impl EtcdClient {
             }
             (failure, _) => match failure.at(&self.endpoints.get(index).address) {
                 StoreError::NoLogin(_) if self.endpoints.user().is_none() => EtcdError::NoLogin,
-                StoreError::NoLogin(why) | StoreError::Refused(why) => EtcdError::Refused(why.to_string()),
+                StoreError::NoLogin(why) | StoreError::Refused(why) => {
+                    EtcdError::Refused(why.to_string())
+                }
                 error @ (StoreError::Unavailable(_)
                 | StoreError::Denied { .. }
                 | StoreError::Compacted
@@ -229,8 +265,8 @@ impl EtcdClient {
         }
     }
 
-    /// Returns once no call has been answered for so long, with what was wrong with the last one. Without calls there
-    /// is no silence.
+    /// Returns once no call has been answered for so long, with what was wrong with the last one.
+    /// Without calls there is no silence.
     ///
     /// # Cancel safety
     /// May be given up and called again.
@@ -271,7 +307,8 @@ mod tests {
             });
         }
         let client = EtcdClient::new(&addresses, &Arc::default());
-        let (key, within) = (KeyRange::Key((*b"/lock").into()), Within::altogether(Duration::from_millis(500)));
+        let (key, within) =
+            (KeyRange::Key((*b"/lock").into()), Within::altogether(Duration::from_millis(500)));
         let error = client.get(&key, GetOptions::new(), within).await.unwrap_err();
         assert!(matches!(error, EtcdError::Unavailable(_)), "{error}");
         let mut asked = asked.lock().unwrap().clone();

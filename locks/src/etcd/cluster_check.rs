@@ -1,7 +1,9 @@
-//! Which cluster is meant, where none is configured: the endpoints are asked before any of them is believed.
+//! Which cluster is meant, where none is configured: the endpoints are asked before any of them is
+//! believed.
 //!
-//! It is the cluster of all endpoints that answer, if at least half of them do. Whoever is quickest decides nothing so, and one
-//! wrong endpoint is not believed because the others are slow, or not up yet. Once it is known it stays.
+//! It is the cluster of all endpoints that answer, if at least half of them do. Whoever is quickest
+//! decides nothing so, and one wrong endpoint is not believed because the others are slow, or not
+//! up yet. Once it is known it stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,8 @@ use super::failure::Failure;
 use super::query::Query;
 use crate::store::StoreError;
 
-/// How long it takes at most: to log in and to answer, each as long as an endpoint may take for a read.
+/// How long it takes at most: to log in and to answer, each as long as an endpoint may take for a
+/// read.
 const TIMEOUT: Duration = ATTEMPT_TIMEOUT.saturating_mul(2);
 
 /// How long it is until the endpoints are asked again where too few have answered.
@@ -36,7 +39,8 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn of(client: Client) -> Result<Status, Failure> {
         let status = client.maintenance_client().status().await?;
-        let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
+        let header =
+            status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
         Ok(Status { cluster: header.cluster_id(), version: status.version().into() })
     }
 }
@@ -45,9 +49,12 @@ impl Endpoints {
     /// Makes sure that it is known which cluster is meant.
     ///
     /// # Errors
-    /// At once if the endpoints are of more than one. Otherwise they are asked again until the deadline, since who is
-    /// silent now may answer soon.
-    pub(super) async fn know_cluster(self: &Arc<Self>, deadline: Instant) -> Result<(), StoreError> {
+    /// At once if the endpoints are of more than one. Otherwise they are asked again until the
+    /// deadline, since who is silent now may answer soon.
+    pub(super) async fn know_cluster(
+        self: &Arc<Self>,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         if self.cluster_id().is_some() {
             return Ok(());
         }
@@ -69,11 +76,15 @@ impl Endpoints {
             let endpoints = Arc::clone(self);
             // In a task that no caller can interrupt: the next one would have to begin anew.
             let asking = tokio::spawn(async move {
-                let told = join_all((0..endpoints.len()).map(|index| endpoints.belonging(index))).await;
+                let told =
+                    join_all((0..endpoints.len()).map(|index| endpoints.belonging(index))).await;
                 agreed(told).map(|cluster| endpoints.pin(cluster))
             });
-            let broke_off =
-                |error| Err(StoreError::Unavailable(format!("asking the endpoints broke off: {error}").into()));
+            let broke_off = |error| {
+                Err(StoreError::Unavailable(
+                    format!("asking the endpoints broke off: {error}").into(),
+                ))
+            };
             asking.map(move |outcome| outcome.unwrap_or_else(broke_off)).boxed().shared()
         })
     }
@@ -83,14 +94,16 @@ impl Endpoints {
         let connection = endpoint.calls.present();
         let asking = endpoint.calls.call(&connection, 0, ATTEMPT_TIMEOUT, cluster_of);
         let told = timeout(TIMEOUT, asking).await;
-        let told = told.unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {TIMEOUT:?}"))));
-        let told = told.inspect_err(|failure| self.failed(index, &endpoint.calls, &connection, failure));
+        let told = told
+            .unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {TIMEOUT:?}"))));
+        let told =
+            told.inspect_err(|failure| self.failed(index, &endpoint.calls, &connection, failure));
         (Arc::clone(&endpoint.address), told)
     }
 }
 
-/// The cluster that an endpoint tells. Where it takes no transaction, be it of nothing (3.5.1 does not while its space is exceeded), its status
-/// says so as well.
+/// The cluster that an endpoint tells. Where it takes no transaction, be it of nothing (3.5.1 does
+/// not while its space is exceeded), its status says so as well.
 async fn cluster_of(client: Client) -> Result<u64, Failure> {
     match Query::of_nothing().send(client.clone()).await {
         Ok(answer) => Ok(answer.by.cluster),
@@ -117,7 +130,8 @@ fn agreed(told: Vec<(Arc<str>, Result<u64, Failure>)>) -> Result<u64, StoreError
     }
     match belongings.first() {
         Some(&(_, cluster)) if 2 * belongings.len() >= asked => Ok(cluster),
-        // What the store itself says, such as that a password is wrong, helps more than how many did not answer.
+        // What the store itself says, such as that a password is wrong, helps more than how many
+        // did not answer.
         _ if let Some(error) = refused => Err(error),
         Some(_) => Err(failures.too_few(belongings.len(), asked)),
         None => Err(failures.into_error()),
@@ -142,18 +156,27 @@ mod tests {
         let tell = |(index, cluster): (usize, &Option<u64>)| {
             (format!("e{index}").into(), cluster.ok_or_else(|| Failure::endpoint("it is away")))
         };
-        let outcome = agreed(told.iter().enumerate().map(tell).collect()).map_err(|error| error.to_string());
+        let outcome =
+            agreed(told.iter().enumerate().map(tell).collect()).map_err(|error| error.to_string());
         assert_eq!(outcome, expected.map_err(str::to_owned), "{told:?}");
     }
 
     #[test]
     fn cluster_is_meant_if_half_of_the_endpoints_agree() {
-        for told in [&[A][..], &[A, A, A], &[A, None], &[None, A], &[None, A, A], &[A, None, None, A]] {
+        for told in
+            [&[A][..], &[A, A, A], &[A, None], &[None, A], &[None, A, A], &[A, None, None, A]]
+        {
             check(told, Ok(0xa));
         }
-        let words = "set cluster_id to the one that is meant, or take the endpoints of the others out";
-        check(&[A, B], Err(&format!("the endpoints belong to different clusters (e0 to a, e1 to b): {words}")));
-        let of_most = format!("the endpoints belong to different clusters (e0 to a, e1 to a, e3 to b): {words}");
+        let words =
+            "set cluster_id to the one that is meant, or take the endpoints of the others out";
+        check(
+            &[A, B],
+            Err(&format!("the endpoints belong to different clusters (e0 to a, e1 to b): {words}")),
+        );
+        let of_most = format!(
+            "the endpoints belong to different clusters (e0 to a, e1 to a, e3 to b): {words}"
+        );
         check(&[A, A, None, B], Err(&of_most));
     }
 

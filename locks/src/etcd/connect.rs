@@ -15,16 +15,16 @@ use tower::service_fn;
 use super::access::EtcdTls;
 use crate::first_to_connect::first_to_connect;
 
-/// How long a connection may take to come up. Whoever needs it waits no longer than for an answer, and it goes on: by TLS 1.2 it takes three round
-/// trips.
+/// How long a connection may take to come up. Whoever needs it waits no longer than for an answer,
+/// and it goes on: by TLS 1.2 it takes three round trips.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long one address of a name may say nothing until the next is tried as well: the least that RFC 8305 (section 8) recommends, since the
-/// others, TLS and an answer have to come in time too.
+/// How long one address of a name may say nothing until the next is tried as well: the least that
+/// RFC 8305 (section 8) recommends, since the others, TLS and an answer have to come in time too.
 const SILENCE_MAX: Duration = Duration::from_millis(100);
 
-/// How often a connection that carries a watch is probed. etcd closes the connections of clients that probe it more often
-/// than every 5 s.
+/// How often a connection that carries a watch is probed. etcd closes the connections of clients
+/// that probe it more often than every 5 s.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
 
 /// How long the answer to such a probe may take.
@@ -33,14 +33,19 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Calls that have a deadline. They are not probed: etcd holds probes of connections without streams against a client.
+    /// Calls that have a deadline. They are not probed: etcd holds probes of connections without
+    /// streams against a client.
     Calls,
     /// Watches. A member without a leader ends such a stream: it could only go on being silent.
     Watches,
 }
 
 /// Connects to one address.
-pub(super) async fn connect(address: &str, tls: Option<&EtcdTls>, purpose: Purpose) -> Result<Client, Error> {
+pub(super) async fn connect(
+    address: &str,
+    tls: Option<&EtcdTls>,
+    purpose: Purpose,
+) -> Result<Client, Error> {
     let options = ConnectOptions::new().with_require_leader(purpose == Purpose::Watches);
     let channel = channel(address, tls, purpose, look_up).await?;
     Client::from_channel(Channel::Tonic(channel), Some(options)).await
@@ -50,8 +55,9 @@ async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(lookup_host((host, port)).await?.collect())
 }
 
-/// A channel of our own making: the library's knows neither files that change nor revocation, and connects with the first call, for as
-/// long as somebody waits for that. Each connection is made with what the files say then, to an address that the name has then.
+/// A channel of our own making: the library's knows neither files that change nor revocation, and
+/// connects with the first call, for as long as somebody waits for that. Each connection is made
+/// with what the files say then, to an address that the name has then.
 async fn channel<F>(
     address: &str,
     tls: Option<&EtcdTls>,
@@ -69,13 +75,15 @@ where
     let reach = move || {
         let found = look_up(host.clone(), port);
         async move {
-            let stream = first_to_connect(found.await?, SILENCE_MAX, || Some(()), |_| Ok(())).await?;
+            let stream =
+                first_to_connect(found.await?, SILENCE_MAX, || Some(()), |_| Ok(())).await?;
             stream.set_nodelay(true)?;
             io::Result::Ok(stream)
         }
     };
     // To the channel it is cleartext either way. It says in each request what it is.
-    let cleartext: Uri = if is_secure { address.replacen("https", "http", 1).parse()? } else { origin.clone() };
+    let cleartext: Uri =
+        if is_secure { address.replacen("https", "http", 1).parse()? } else { origin.clone() };
     let mut endpoint = Endpoint::from(cleartext).origin(origin).connect_timeout(CONNECT_TIMEOUT);
     if purpose == Purpose::Watches {
         endpoint = endpoint
@@ -92,7 +100,8 @@ where
     }
     let tls = tls.ok_or_else(|| Error::InvalidArgs(format!("{address} takes TLS")))?;
     let name = tls.server_name.clone().unwrap_or(name);
-    let name = ServerName::try_from(name).map_err(|error| Error::InvalidArgs(format!("{address}: {error}")))?;
+    let name = ServerName::try_from(name)
+        .map_err(|error| Error::InvalidArgs(format!("{address}: {error}")))?;
     let client = tls.client.clone();
     let connector = service_fn(move |_: Uri| {
         let (config, name, reached) = (client.config(), name.clone(), reach());
@@ -109,14 +118,19 @@ mod tests {
     use super::*;
     use crate::first_to_connect::tests::silent;
 
-    /// One that dropped what was sent to it, as where IPv6 is broken or a member is down, kept etcd from being reached at all.
+    /// One that dropped what was sent to it, as where IPv6 is broken or a member is down, kept etcd
+    /// from being reached at all.
     #[tokio::test]
     async fn etcd_by_tls_is_reached_beside_silent_addresses() {
         let security = EtcdSecurity::new(Tokens::Simple(Duration::from_secs(300)));
         let options = EtcdOptions { security: Some(security.clone()), ..EtcdOptions::default() };
         let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
         let (certificate, key) = security.client();
-        let files = ClientFiles { ca: security.ca(), crl: None, identity: Some(IdentityFiles { certificate, key }) };
+        let files = ClientFiles {
+            ca: security.ca(),
+            crl: None,
+            identity: Some(IdentityFiles { certificate, key }),
+        };
         let tls = EtcdTls { client: ClientTls::load(files, &[b"h2"]).unwrap(), server_name: None };
         let works: SocketAddr = etcd.endpoint().trim_start_matches("https://").parse().unwrap();
         let (_one, first) = silent().await;

@@ -16,11 +16,12 @@ use super::failure::Failure;
 use super::login::Logins;
 use crate::store::StoreError;
 
-/// How often a call is made whose login etcd does not take: whoever changes roles makes it forget logins.
+/// How often a call is made whose login etcd does not take: whoever changes roles makes it forget
+/// logins.
 const TRIES_MAX: u32 = 3;
 
-/// An endpoint of the cluster, with a client of its own: the library's balancer keeps dead members in its rotation and
-/// does not say which one it asked.
+/// An endpoint of the cluster, with a client of its own: the library's balancer keeps dead members
+/// in its rotation and does not say which one it asked.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     /// Where it is, as configured.
@@ -67,8 +68,9 @@ impl Endpoint {
     }
 }
 
-/// One connection at a time, made when it is needed and never used again once it has failed: whether it is the member, the
-/// connection or something between that is stuck, a fresh connection finds out soonest.
+/// One connection at a time, made when it is needed and never used again once it has failed:
+/// whether it is the member, the connection or something between that is stuck, a fresh connection
+/// finds out soonest.
 #[derive(Debug)]
 pub(super) struct Connections {
     address: String,
@@ -83,8 +85,9 @@ impl Connections {
         Arc::clone(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a call that may take so long, once the connection is up, which is waited for as long, logged in if there is somebody to log in, with a
-    /// login after so many others; anew if etcd does not take that login any more.
+    /// Makes a call that may take so long, once the connection is up, which is waited for as long,
+    /// logged in if there is somebody to log in, with a login after so many others; anew if etcd
+    /// does not take that login any more.
     pub(super) async fn call<T, C: Future<Output = Result<T, Failure>>>(
         &self,
         connection: &Connection,
@@ -114,16 +117,24 @@ impl Connections {
         Err(Failure::endpoint("it takes none of the logins that it grants"))
     }
 
-    /// Connects, in a task that no caller can interrupt: on a slow line that takes longer than any of them can wait.
+    /// Connects, in a task that no caller can interrupt: on a slow line that takes longer than any
+    /// of them can wait.
     fn connect(&self) -> Connecting {
-        let (address, access, purpose) = (self.address.clone(), Arc::clone(&self.access), self.purpose);
-        let connecting = tokio::spawn(async move { connect(&address, access.terms().tls.as_ref(), purpose).await });
+        let (address, access, purpose) =
+            (self.address.clone(), Arc::clone(&self.access), self.purpose);
+        let connecting =
+            tokio::spawn(
+                async move { connect(&address, access.terms().tls.as_ref(), purpose).await },
+            );
         let broke_off = |error| Err(Failure::endpoint(format!("connecting broke off: {error}")));
-        connecting.map(move |outcome| outcome.map_or_else(broke_off, |connected| Ok(connected?))).boxed().shared()
+        connecting
+            .map(move |outcome| outcome.map_or_else(broke_off, |connected| Ok(connected?)))
+            .boxed()
+            .shared()
     }
 
-    /// Makes sure that the one in use is not used again, except by those who are using it. One that is coming up
-    /// stays: it has not failed, and on a slow line the next would be no faster.
+    /// Makes sure that the one in use is not used again, except by those who are using it. One that
+    /// is coming up stays: it has not failed, and on a slow line the next would be no faster.
     fn renew(&self) {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         if !present.is_coming_up() {

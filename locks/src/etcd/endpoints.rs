@@ -32,11 +32,15 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Those of a cluster. With its id, only its members are believed; without, they are asked before any is.
+    /// Those of a cluster. With its id, only its members are believed; without, they are asked
+    /// before any is.
     pub(super) fn new(options: &EtcdOptions) -> Endpoints {
         let EtcdOptions { endpoints: addresses, cluster_id, access } = options;
         Endpoints {
-            list: addresses.iter().map(|address| Arc::new(Endpoint::new(address, access))).collect(),
+            list: addresses
+                .iter()
+                .map(|address| Arc::new(Endpoint::new(address, access)))
+                .collect(),
             access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
@@ -51,13 +55,18 @@ impl Endpoints {
         Endpoints { any_cluster: true, ..Endpoints::new(&options) }
     }
 
-    /// The same cluster at other addresses or with another access, with what is known of it: its id, and the endpoints that
-    /// stay.
+    /// The same cluster at other addresses or with another access, with what is known of it: its
+    /// id, and the endpoints that stay.
     pub(super) fn moved_to(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> Endpoints {
-        let kept = |address: &String| self.list.iter().find(|endpoint| endpoint.is(address, access)).map(Arc::clone);
+        let kept = |address: &String| {
+            self.list.iter().find(|endpoint| endpoint.is(address, access)).map(Arc::clone)
+        };
         let made = |address: &String| Arc::new(Endpoint::new(address, access));
         Endpoints {
-            list: addresses.iter().map(|address| kept(address).unwrap_or_else(|| made(address))).collect(),
+            list: addresses
+                .iter()
+                .map(|address| kept(address).unwrap_or_else(|| made(address)))
+                .collect(),
             access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::clone(&self.cluster),
@@ -86,13 +95,21 @@ impl Endpoints {
     /// Whether these are the addresses, in this order, and this is how they let us in.
     pub(super) fn are_at(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> bool {
         Arc::ptr_eq(&self.access, access)
-            && self.list.iter().map(|endpoint| &*endpoint.address).eq(addresses.iter().map(String::as_str))
+            && self
+                .list
+                .iter()
+                .map(|endpoint| &*endpoint.address)
+                .eq(addresses.iter().map(String::as_str))
     }
 
     /// Gives up the connections of those that are none of these.
     pub(super) fn leave_all_but(&self, stay: &Endpoints) {
-        let stays = |endpoint: &Arc<Endpoint>| stay.list.iter().any(|other| Arc::ptr_eq(endpoint, other));
-        self.list.iter().filter(|endpoint| !stays(endpoint)).for_each(|endpoint| endpoint.suspect());
+        let stays =
+            |endpoint: &Arc<Endpoint>| stay.list.iter().any(|other| Arc::ptr_eq(endpoint, other));
+        self.list
+            .iter()
+            .filter(|endpoint| !stays(endpoint))
+            .for_each(|endpoint| endpoint.suspect());
     }
 
     /// What is said of keys that may not be read.
@@ -115,8 +132,9 @@ impl Endpoints {
         &self.list[index]
     }
 
-    /// Makes a call at one endpoint after another, in the order of their health, until one answers or it is too late. Each call ends by
-    /// the deadline. `at_once`: the first one does not wait until its endpoint may be asked again.
+    /// Makes a call at one endpoint after another, in the order of their health, until one answers
+    /// or it is too late. Each call ends by the deadline. `at_once`: the first one does not wait
+    /// until its endpoint may be asked again.
     pub(super) async fn rotate<T, C: Future<Output = Result<T, Failure>>>(
         &self,
         at_once: bool,
@@ -130,7 +148,9 @@ impl Endpoints {
             if asked.len() == candidates.len() {
                 asked.clear();
             }
-            let Some(Candidate { index, at }) = candidates.into_iter().find(|one| !asked.contains(&one.index)) else {
+            let Some(Candidate { index, at }) =
+                candidates.into_iter().find(|one| !asked.contains(&one.index))
+            else {
                 break;
             };
             if nth > 0 || !at_once {
@@ -140,7 +160,9 @@ impl Endpoints {
                 until(at).await;
             }
             match call(index).await {
-                Err(failure) if !failure.is_final() => failures.note(failure.at(&self.get(index).address)),
+                Err(failure) if !failure.is_final() => {
+                    failures.note(failure.at(&self.get(index).address))
+                }
                 outcome => return outcome,
             }
             asked.push(index);
@@ -149,7 +171,11 @@ impl Endpoints {
     }
 
     /// Asks one endpoint after another until one answers or it is too late.
-    pub(super) async fn ask(self: &Arc<Self>, query: &Query, deadline: Instant) -> Result<Answer, StoreError> {
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        query: &Query,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
         self.know_cluster(deadline).await?;
         let answer = self.rotate(false, deadline, |index| async move {
             let calls = &self.list[index].calls;
@@ -157,7 +183,8 @@ impl Endpoints {
             let exchange = |client| query.send(client);
             let attempt = async {
                 let answer = calls.call(&connection, 0, ATTEMPT_TIMEOUT, exchange).await;
-                let outcome = answer.and_then(|answer| self.check_cluster(answer.by.cluster).map(|()| answer));
+                let outcome = answer
+                    .and_then(|answer| self.check_cluster(answer.by.cluster).map(|()| answer));
                 self.note(index, calls, &connection, &outcome);
                 outcome
             };
@@ -166,13 +193,18 @@ impl Endpoints {
         });
         let denied = || self.denied(query.first_range());
         answer.await.map_err(|failure| {
-            if matches!(failure, Failure::Denied) { denied() } else { failure.at(&self.list[0].address) }
+            if matches!(failure, Failure::Denied) {
+                denied()
+            } else {
+                failure.at(&self.list[0].address)
+            }
         })
     }
 
-    /// Takes note that something failed on a connection to an endpoint, which makes the endpoint suspect, or that the connection has not come up in
-    /// time, for which others are asked before it. Of many things that fail on one connection, only the first counts. The store's own answers
-    /// are no failures of an endpoint, nor is that it takes its time for a password.
+    /// Takes note that something failed on a connection to an endpoint, which makes the endpoint
+    /// suspect, or that the connection has not come up in time, for which others are asked before
+    /// it. Of many things that fail on one connection, only the first counts. The store's own
+    /// answers are no failures of an endpoint, nor is that it takes its time for a password.
     pub(super) fn failed(
         &self,
         index: usize,
@@ -220,7 +252,9 @@ impl Endpoints {
         outcome: &Result<T, Failure>,
     ) {
         match outcome {
-            Ok(_) | Err(Failure::Store(_) | Failure::Denied | Failure::NoLease) => self.health().answered(index),
+            Ok(_) | Err(Failure::Store(_) | Failure::Denied | Failure::NoLease) => {
+                self.health().answered(index)
+            }
             Err(failure) => self.failed(index, connections, connection, failure),
         }
     }
@@ -230,7 +264,8 @@ impl Endpoints {
         self.health().watched(index);
     }
 
-    /// Whether an answer is from the cluster that is meant. Nobody is believed before that is known.
+    /// Whether an answer is from the cluster that is meant. Nobody is believed before that is
+    /// known.
     pub(super) fn check_cluster(&self, found: u64) -> Result<(), Failure> {
         match self.cluster_id() {
             Some(pinned) if found == pinned => Ok(()),
@@ -245,8 +280,8 @@ impl Endpoints {
     }
 }
 
-/// Waits for that moment, not at all if it has come: tokio's own timer would wait for its next tick, which costs each read
-/// up to 2 ms.
+/// Waits for that moment, not at all if it has come: tokio's own timer would wait for its next
+/// tick, which costs each read up to 2 ms.
 pub(super) async fn until(moment: Instant) {
     if moment > Instant::now() {
         sleep_until(moment).await;
@@ -267,7 +302,8 @@ impl Failures {
 
     /// What the caller is told.
     pub(super) fn into_error(self) -> StoreError {
-        let another = self.0.iter().find(|error| matches!(error, StoreError::AnotherCluster { .. }));
+        let another =
+            self.0.iter().find(|error| matches!(error, StoreError::AnotherCluster { .. }));
         if let Some(another) = another {
             // The others may come back; this one is for the operator.
             return another.clone();
@@ -281,9 +317,11 @@ impl Failures {
 
     /// What the caller is told if so few have answered, of those asked, that they are not believed.
     pub(super) fn too_few(mut self, answered: usize, asked: usize) -> StoreError {
-        let (say, they) = if answered == 1 { ("says", "it belongs") } else { ("say", "they belong") };
-        let what =
-            format!("only {answered} of {asked} endpoints {say} which cluster {they} to, and no cluster_id is set");
+        let (say, they) =
+            if answered == 1 { ("says", "it belongs") } else { ("say", "they belong") };
+        let what = format!(
+            "only {answered} of {asked} endpoints {say} which cluster {they} to, and no cluster_id is set"
+        );
         self.note(StoreError::Unavailable(what.into()));
         self.into_error()
     }
@@ -322,7 +360,10 @@ mod tests {
         let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = format!("https://{}", silent.local_addr().unwrap());
         let ca = fencepost_tests::Authority::new("etcd").certificate();
-        let tls = EtcdTls { client: ClientTls::of_pem(ca.as_bytes(), None, &[b"h2"]).unwrap(), server_name: None };
+        let tls = EtcdTls {
+            client: ClientTls::of_pem(ca.as_bytes(), None, &[b"h2"]).unwrap(),
+            server_name: None,
+        };
         let access = Arc::new(EtcdAccess::new(Some(tls), None));
         let endpoints = Endpoints::of_any_cluster(&[address], access);
         let calls = &endpoints.get(0).calls;
@@ -331,7 +372,10 @@ mod tests {
         assert!(matches!(ask(Duration::from_millis(10)).await, Err(Failure::Connecting(_))));
         endpoints.get(0).suspect();
         assert!(Arc::ptr_eq(&first, &calls.present()), "it is coming up");
-        assert!(matches!(ask(Duration::from_secs(60)).await, Err(Failure::Endpoint(_))), "it takes too long");
+        assert!(
+            matches!(ask(Duration::from_secs(60)).await, Err(Failure::Endpoint(_))),
+            "it takes too long"
+        );
         endpoints.get(0).suspect();
         assert!(!Arc::ptr_eq(&first, &calls.present()), "it has failed");
     }

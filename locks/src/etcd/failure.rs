@@ -16,7 +16,8 @@ pub(super) enum Failure {
     Endpoint(Arc<str>),
     /// The connection to it has not come up in that time, and goes on coming up.
     Connecting(Duration),
-    /// It did not, in that time. Whether that is the endpoint's failure depends on how much was asked for.
+    /// It did not, in that time. Whether that is the endpoint's failure depends on how much was
+    /// asked for.
     TooLate(Duration),
     /// It belongs to another cluster: another endpoint may not.
     AnotherCluster {
@@ -25,7 +26,8 @@ pub(super) enum Failure {
         /// The one that it should have.
         pinned: u64,
     },
-    /// It is still checking our password, which takes it long: asking again later is all there is to do.
+    /// It is still checking our password, which takes it long: asking again later is all there is
+    /// to do.
     Checking,
     /// It wants a login, or a newer one.
     LoggedOut,
@@ -45,10 +47,15 @@ impl Failure {
     /// Whether it makes the endpoint suspect.
     pub(super) fn is_of_endpoint(&self) -> bool {
         match self {
-            Failure::Endpoint(_) | Failure::Connecting(_) | Failure::TooLate(_) | Failure::AnotherCluster { .. } => {
-                true
-            }
-            Failure::Checking | Failure::LoggedOut | Failure::Denied | Failure::NoLease | Failure::Store(_) => false,
+            Failure::Endpoint(_)
+            | Failure::Connecting(_)
+            | Failure::TooLate(_)
+            | Failure::AnotherCluster { .. } => true,
+            Failure::Checking
+            | Failure::LoggedOut
+            | Failure::Denied
+            | Failure::NoLease
+            | Failure::Store(_) => false,
         }
     }
 
@@ -67,17 +74,21 @@ impl Failure {
     /// The error of a call that had no other endpoint to go to.
     pub(super) fn at(self, endpoint: &Arc<str>) -> StoreError {
         match self {
-            Failure::Endpoint(what) => StoreError::Unavailable(format!("{endpoint}: {what}").into()),
-            Failure::Connecting(limit) => {
-                StoreError::Unavailable(format!("{endpoint}: no connection within {limit:?}").into())
+            Failure::Endpoint(what) => {
+                StoreError::Unavailable(format!("{endpoint}: {what}").into())
             }
+            Failure::Connecting(limit) => StoreError::Unavailable(
+                format!("{endpoint}: no connection within {limit:?}").into(),
+            ),
             Failure::TooLate(limit) => {
                 StoreError::Unavailable(format!("{endpoint}: no answer within {limit:?}").into())
             }
             Failure::AnotherCluster { found, pinned } => {
                 StoreError::AnotherCluster { endpoint: Arc::clone(endpoint), found, pinned }
             }
-            Failure::Checking => StoreError::Unavailable(format!("{endpoint}: it is still logging us in").into()),
+            Failure::Checking => {
+                StoreError::Unavailable(format!("{endpoint}: it is still logging us in").into())
+            }
             Failure::LoggedOut => StoreError::NoLogin("it wants one".into()),
             Failure::Denied => StoreError::Refused("permission denied".into()),
             Failure::NoLease => StoreError::Refused(NO_LEASE.into()),
@@ -97,11 +108,15 @@ impl Failure {
     }
 }
 
-/// Whether etcd says that there is no login, or that it is not to be used any more: because its time is over, or because
-/// users or roles were changed since.
+/// Whether etcd says that there is no login, or that it is not to be used any more: because its
+/// time is over, or because users or roles were changed since.
 fn wants_login(message: &str) -> bool {
-    let reasons =
-        ["invalid auth token", "user name is empty", "revision of auth store is old", "revision in header is old"];
+    let reasons = [
+        "invalid auth token",
+        "user name is empty",
+        "revision of auth store is old",
+        "revision in header is old",
+    ];
     reasons.iter().any(|reason| message.contains(reason))
 }
 
@@ -132,18 +147,21 @@ impl From<Error> for Failure {
             UNAUTHENTICATED => Failure::LoggedOut,
             NOT_FOUND if message.contains(NO_LEASE) => Failure::NoLease,
             PERMISSION_DENIED => Failure::Denied,
-            INVALID_ARGUMENT | FAILED_PRECONDITION => Failure::Store(StoreError::Refused(message.into())),
+            INVALID_ARGUMENT | FAILED_PRECONDITION => {
+                Failure::Store(StoreError::Refused(message.into()))
+            }
             OUT_OF_RANGE if message.contains("required revision has been compacted") => {
                 Failure::Store(StoreError::Compacted)
             }
-            // The store went back, or the caller asks for what has not happened yet. No endpoint knows more: the read
-            // that says so is a quorum's.
+            // The store went back, or the caller asks for what has not happened yet. No endpoint
+            // knows more: the read that says so is a quorum's.
             OUT_OF_RANGE if message.contains("required revision is a future revision") => {
                 Failure::Store(StoreError::Unavailable(message.into()))
             }
             // Our own limit on the size of an answer.
             OUT_OF_RANGE => Failure::Store(StoreError::Refused(message.into())),
-            // Of a transaction that only reads, by 3.5.1 (etcd-io/etcd#13429). The member does well.
+            // Of a transaction that only reads, by 3.5.1 (etcd-io/etcd#13429). The member does
+            // well.
             RESOURCE_EXHAUSTED if message.contains("database space exceeded") => {
                 Failure::Store(StoreError::Refused(message.into()))
             }
@@ -164,7 +182,8 @@ const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
 const UNAUTHENTICATED: i32 = 16;
 
-/// What went wrong with a call, with its causes. The library's own text has them as Rust's debug form.
+/// What went wrong with a call, with its causes. The library's own text has them as Rust's debug
+/// form.
 fn of_status(status: &Status) -> String {
     let said = match status.message() {
         "" => status.code().description(),
@@ -199,7 +218,9 @@ mod tests {
             let failure = Failure::from(Error::GRpcStatus(status));
             assert!(failure.is_of_endpoint(), "{failure:?}");
         }
-        let refused = Failure::from(Error::GRpcStatus(Status::failed_precondition("etcdserver: not capable")));
+        let refused = Failure::from(Error::GRpcStatus(Status::failed_precondition(
+            "etcdserver: not capable",
+        )));
         assert!(matches!(refused, Failure::Store(StoreError::Refused(_))), "{refused:?}");
     }
 
@@ -212,9 +233,18 @@ mod tests {
             status.set_source(std::sync::Arc::new(cause()));
             told(status)
         };
-        assert_eq!(with_cause("tcp connect error"), "tcp connect error: Connection refused (os error 111)");
-        assert_eq!(with_cause("Connection refused (os error 111)"), "Connection refused (os error 111)");
-        assert_eq!(with_cause(""), "The service is currently unavailable: Connection refused (os error 111)");
+        assert_eq!(
+            with_cause("tcp connect error"),
+            "tcp connect error: Connection refused (os error 111)"
+        );
+        assert_eq!(
+            with_cause("Connection refused (os error 111)"),
+            "Connection refused (os error 111)"
+        );
+        assert_eq!(
+            with_cause(""),
+            "The service is currently unavailable: Connection refused (os error 111)"
+        );
         assert_eq!(told(Status::unavailable("etcdserver: no leader")), "etcdserver: no leader");
     }
 }

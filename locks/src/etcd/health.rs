@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long an endpoint is left alone after its first failure; twice as long after each further one.
+/// How long an endpoint is left alone after its first failure; twice as long after each further
+/// one.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 
 /// The longest that an endpoint is left alone.
@@ -42,17 +43,20 @@ impl Health {
         Health { conditions: vec![Condition::default(); endpoints], present: 0 }
     }
 
-    /// All endpoints, the best first: the present one and those beside it that are not suspect, then the suspect ones by
-    /// the time at which they may be asked again.
+    /// All endpoints, the best first: the present one and those beside it that are not suspect,
+    /// then the suspect ones by the time at which they may be asked again.
     pub(super) fn candidates(&self, now: Instant) -> Vec<Candidate> {
         let count = self.conditions.len();
         let mut ring: Vec<usize> = (0..count).map(|step| (self.present + step) % count).collect();
         ring.sort_by_key(|&index| self.conditions[index].retry_at);
-        let at = |index: usize| self.conditions[index].retry_at.map_or(now, |retry_at| retry_at.max(now));
+        let at = |index: usize| {
+            self.conditions[index].retry_at.map_or(now, |retry_at| retry_at.max(now))
+        };
         ring.into_iter().map(|index| Candidate { index, at: at(index) }).collect()
     }
 
-    /// An endpoint did not answer, or not in time. `jitter`, from 0 to 1, keeps many of us from coming back in step.
+    /// An endpoint did not answer, or not in time. `jitter`, from 0 to 1, keeps many of us from
+    /// coming back in step.
     pub(super) fn failed(&mut self, index: usize, now: Instant, jitter: f64) {
         let condition = &mut self.conditions[index];
         let doublings = condition.failures.min(16);
@@ -67,8 +71,8 @@ impl Health {
         self.conditions[index].strange.replace(cluster) != Some(cluster)
     }
 
-    /// An endpoint answered a read. It becomes the present one only if that is suspect: news of the watch, which hangs
-    /// on the present one, is worth more than the fastest answer.
+    /// An endpoint answered a read. It becomes the present one only if that is suspect: news of the
+    /// watch, which hangs on the present one, is worth more than the fastest answer.
     pub(super) fn answered(&mut self, index: usize) {
         self.conditions[index] = Condition::default();
         if self.conditions[self.present].failures > 0 {
@@ -76,7 +80,8 @@ impl Health {
         }
     }
 
-    /// A watch runs on an endpoint now. It becomes the present one, so that the reads will notice if it stops.
+    /// A watch runs on an endpoint now. It becomes the present one, so that the reads will notice
+    /// if it stops.
     pub(super) fn watched(&mut self, index: usize) {
         self.conditions[index] = Condition::default();
         self.present = index;

@@ -44,7 +44,8 @@ impl Query {
         Query(reads.iter().map(|read| Get::new(read, at)).collect())
     }
 
-    /// No range. Needs neither a quorum nor a permission; a status needs root's role in 3.5.28 and 3.6, until etcd-io/etcd#21666.
+    /// No range. Needs neither a quorum nor a permission; a status needs root's role in 3.5.28 and
+    /// 3.6, until etcd-io/etcd#21666.
     pub(super) fn of_nothing() -> Query {
         Query([].into())
     }
@@ -69,22 +70,35 @@ impl Query {
             let header = response.take_header();
             return Answer::new(header.as_ref(), vec![range_answer(response)?]);
         }
-        let gets: Vec<TxnOp> =
-            self.0.iter().map(|get| TxnOp::get(get.key.clone(), Some(get.options.clone()))).collect();
+        let gets: Vec<TxnOp> = self
+            .0
+            .iter()
+            .map(|get| TxnOp::get(get.key.clone(), Some(get.options.clone())))
+            .collect();
         let response = client.txn(Txn::new().and_then(gets)).await?;
         let ranges = response.op_responses().into_iter().map(|response| match response {
             TxnOpResponse::Get(response) => range_answer(response),
-            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => Err(malformed()),
+            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => {
+                Err(malformed())
+            }
         });
         let ranges = ranges.collect::<Result<Vec<_>, _>>()?;
-        if ranges.len() == self.0.len() { Answer::new(response.header(), ranges) } else { Err(malformed()) }
+        if ranges.len() == self.0.len() {
+            Answer::new(response.header(), ranges)
+        } else {
+            Err(malformed())
+        }
     }
 }
 
 impl Answer {
     fn new(header: Option<&ResponseHeader>, ranges: Vec<RangeAnswer>) -> Result<Answer, Failure> {
         let header = header.ok_or_else(malformed)?;
-        let by = Answerer { cluster: header.cluster_id(), member: header.member_id(), term: header.raft_term() };
+        let by = Answerer {
+            cluster: header.cluster_id(),
+            member: header.member_id(),
+            term: header.raft_term(),
+        };
         Ok(Answer { by, revision: revision(header.revision())?, ranges })
     }
 }
@@ -113,11 +127,14 @@ fn range_answer(mut response: GetResponse) -> Result<RangeAnswer, Failure> {
     Ok(RangeAnswer { keys, count })
 }
 
-/// Where a range ends, as etcd has it: the first key beyond, `\0` if there is none; nothing for a single key.
+/// Where a range ends, as etcd has it: the first key beyond, `\0` if there is none; nothing for a
+/// single key.
 pub(super) fn end(range: &KeyRange) -> Option<Vec<u8>> {
     let KeyRange::Prefix(prefix) = range else { return None };
     // Bytes that can't be raised fall away: what begins with `a\xff` ends before `b`.
-    let Some(raised) = prefix.iter().rposition(|&byte| byte < u8::MAX) else { return Some(vec![0]) };
+    let Some(raised) = prefix.iter().rposition(|&byte| byte < u8::MAX) else {
+        return Some(vec![0]);
+    };
     let mut end = prefix[..=raised].to_vec();
     end[raised] += 1;
     Some(end)
@@ -152,7 +169,11 @@ mod tests {
 
     fn check(prefix: &[u8], from: &[u8], to: &[u8]) {
         let range = KeyRange::Prefix(prefix.into());
-        assert_eq!((range.first_key().to_vec(), end(&range)), (from.to_vec(), Some(to.to_vec())), "{prefix:?}");
+        assert_eq!(
+            (range.first_key().to_vec(), end(&range)),
+            (from.to_vec(), Some(to.to_vec())),
+            "{prefix:?}"
+        );
     }
 
     #[test]

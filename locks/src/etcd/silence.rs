@@ -73,8 +73,9 @@ mod tests {
     async fn silence_lasts_from_an_unanswered_call_to_an_answer() {
         let silences = Silences::default();
         let hour = Duration::from_secs(3600);
-        let silent =
-            async |how_long| tokio::time::timeout(Duration::from_millis(20), silences.last_for(how_long)).await;
+        let silent = async |how_long| {
+            tokio::time::timeout(Duration::from_millis(20), silences.last_for(how_long)).await
+        };
         assert!(silent(Duration::ZERO).await.is_err(), "nothing was asked");
         let why = |what: &str| EtcdError::Unavailable(what.to_owned());
         silences.note_silence(Instant::now() - hour, &why("first"));

@@ -2,8 +2,9 @@
 
 use crate::store::Member;
 
-/// Whether etcd of that version is known to answer a linearizable read with old data after its process was paused
-/// (etcd-io/etcd#20418): below 3.4.42, 3.5.28 and 3.6.9. A version that can't be read counts as one of them.
+/// Whether etcd of that version is known to answer a linearizable read with old data after its
+/// process was paused (etcd-io/etcd#20418): below 3.4.42, 3.5.28 and 3.6.9. A version that can't be
+/// read counts as one of them.
 ///
 /// ```
 /// use fencepost_locks::known_stale_reads;
@@ -50,9 +51,15 @@ struct Version {
 
 fn parse(version: &str) -> Option<Version> {
     let (numbers, build) = version.split_once('+').unwrap_or((version, ""));
-    let (numbers, before) = numbers.split_once('-').map_or((numbers, build == "git"), |(numbers, _)| (numbers, true));
+    let (numbers, before) =
+        numbers.split_once('-').map_or((numbers, build == "git"), |(numbers, _)| (numbers, true));
     let mut numbers = numbers.split('.').map(|number| number.parse().ok());
-    let parsed = Version { major: numbers.next()??, minor: numbers.next()??, patch: numbers.next()??, before };
+    let parsed = Version {
+        major: numbers.next()??,
+        minor: numbers.next()??,
+        patch: numbers.next()??,
+        before,
+    };
     numbers.next().is_none().then_some(parsed)
 }
 
@@ -80,15 +87,34 @@ mod tests {
 
     #[test]
     fn repaired_versions_are_not() {
-        for version in ["3.4.42", "3.4.100", "3.5.28", "3.6.9", "3.6.10", "3.7.0", "3.10.1", "4.0.0", "3.5.28+distro1"]
-        {
+        for version in [
+            "3.4.42",
+            "3.4.100",
+            "3.5.28",
+            "3.6.9",
+            "3.6.10",
+            "3.7.0",
+            "3.10.1",
+            "4.0.0",
+            "3.5.28+distro1",
+        ] {
             assert!(!known_stale_reads(version), "{version}");
         }
     }
 
     #[test]
     fn a_version_that_cannot_be_read_counts_as_known_to_read_stale() {
-        for version in ["", "3", "3.5", "3.5.x", "v3.5.28", "3.5.28.1", "not_decided", "3.5.-1", "99999999999.0.0"] {
+        for version in [
+            "",
+            "3",
+            "3.5",
+            "3.5.x",
+            "v3.5.28",
+            "3.5.28.1",
+            "not_decided",
+            "3.5.-1",
+            "99999999999.0.0",
+        ] {
             assert!(known_stale_reads(version), "{version:?}");
         }
     }

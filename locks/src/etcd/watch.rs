@@ -17,27 +17,32 @@ use super::failure::Failure;
 use super::query::{ANSWER_BYTES_MAX, end, key_value, revision, signed};
 use crate::store::{Event, RangeWatch, StoreError, Watch, WatchNews};
 
-/// How long all endpoints together may take to begin a watch, beside what each may take for its ranges.
+/// How long all endpoints together may take to begin a watch, beside what each may take for its
+/// ranges.
 pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long an endpoint may take to answer the first request of a store's watch: a stopped member never does.
+/// How long an endpoint may take to answer the first request of a store's watch: a stopped member
+/// never does.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How much longer it may take for each range.
 const CREATE_TIMEOUT_PER_RANGE: Duration = Duration::from_millis(2);
 
-/// How long etcd may take to tell the past of a watch. It looks at watches that are behind every 100 ms, at so many at a time, and does not say when
-/// one has caught up: 3.4.23 and 3.5.1 answer a request for progress at once. Until then events come late.
+/// How long etcd may take to tell the past of a watch. It looks at watches that are behind every
+/// 100 ms, at so many at a time, and does not say when one has caught up: 3.4.23 and 3.5.1 answer a
+/// request for progress at once. Until then events come late.
 const CATCH_UP_TIME: Duration = Duration::from_millis(200);
 const CAUGHT_UP_AT_A_TIME: usize = 512;
 
-/// etcd's gRPC proxy counts a stream's watches from 0, whatever ids they are to have. It is no member in other ways too: its answers may come
-/// in another order than they were asked for and name no cluster, and it does not end the watches of a member without a leader.
+/// etcd's gRPC proxy counts a stream's watches from 0, whatever ids they are to have. It is no
+/// member in other ways too: its answers may come in another order than they were asked for and
+/// name no cluster, and it does not end the watches of a member without a leader.
 const OTHER_IDS: &str = "it gives watches other ids than they are to have, as etcd's gRPC proxy does, which is not supported: name the members";
 
 const UNKNOWN_WATCH: &str = "news of a watch that nobody asked for";
 
-/// A running watch of [`super::EtcdStore`], on one endpoint: it ends when that is suspect, to be begun anew on another.
+/// A running watch of [`super::EtcdStore`], on one endpoint: it ends when that is suspect, to be
+/// begun anew on another.
 #[derive(Debug)]
 pub struct EtcdWatch {
     endpoints: Arc<Endpoints>,
@@ -46,12 +51,12 @@ pub struct EtcdWatch {
     /// Kept, so that the stream stays open in this direction too.
     requests: WatchRequestSender,
     responses: WatchResponseStream,
-    /// Changes when the endpoint becomes suspect. A watch on a member that was stopped or cut off stays silent for
-    /// ever, so it can't find out by itself.
+    /// Changes when the endpoint becomes suspect. A watch on a member that was stopped or cut off
+    /// stays silent for ever, so it can't find out by itself.
     suspicions: watch::Receiver<u64>,
-    /// For each range, the first revision whose events are still to come. etcd before 3.4.38 and 3.5.22 can send older ones
-    /// again, after a snapshot or on a watch from the future; they are left out. It never spreads a revision over two
-    /// messages, unless asked to.
+    /// For each range, the first revision whose events are still to come. etcd before 3.4.38 and
+    /// 3.5.22 can send older ones again, after a snapshot or on a watch from the future; they are
+    /// left out. It never spreads a revision over two messages, unless asked to.
     next: Vec<Revision>,
     /// Read from the stream, not told yet.
     news: VecDeque<WatchNews>,
@@ -71,7 +76,11 @@ impl EtcdWatch {
         open_timeout: Duration,
         deadline: Instant,
     ) -> Result<EtcdWatch, Failure> {
-        endpoints.rotate(false, deadline, |index| EtcdWatch::start(endpoints, index, ranges, open_timeout)).await
+        endpoints
+            .rotate(false, deadline, |index| {
+                EtcdWatch::start(endpoints, index, ranges, open_timeout)
+            })
+            .await
     }
 
     /// Starts a watch on an endpoint; returns once all ranges are confirmed.
@@ -83,14 +92,16 @@ impl EtcdWatch {
     ) -> Result<EtcdWatch, Failure> {
         let endpoint = endpoints.get(index);
         let connection = endpoint.watches.present();
-        let limit = open_timeout + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
+        let limit = open_timeout
+            + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
         let create = |client| EtcdWatch::create(endpoints, index, &connection, client, ranges);
         let logins = connection.logins();
         let mut outcome = endpoint.watches.call(&connection, 0, limit, &create).await;
         if let Err(Failure::Denied) = outcome
             && (1..=logins).contains(&connection.logins())
         {
-            // Some versions say so of a login whose time is over, too: the one that was there may be such a one.
+            // Some versions say so of a login whose time is over, too: the one that was there may
+            // be such a one.
             outcome = endpoint.watches.call(&connection, logins, limit, &create).await;
         }
         match &outcome {
@@ -127,8 +138,8 @@ impl EtcdWatch {
         Ok(watch)
     }
 
-    /// Asks for all ranges but the first, and reads what comes meanwhile: with thousands of ranges, neither direction has
-    /// room for all of it.
+    /// Asks for all ranges but the first, and reads what comes meanwhile: with thousands of ranges,
+    /// neither direction has room for all of it.
     async fn create_rest(&mut self, ranges: &[RangeWatch]) -> Result<(), Failure> {
         let mut asked = 1;
         let mut confirmed = 0;
@@ -158,15 +169,19 @@ impl EtcdWatch {
             }
             return Err(failure);
         }
-        let index = usize::try_from(response.watch_id() - 1).ok().filter(|&index| index < self.next.len());
-        let range =
-            index.ok_or_else(|| Failure::endpoint(if response.created() { OTHER_IDS } else { UNKNOWN_WATCH }))?;
+        let index =
+            usize::try_from(response.watch_id() - 1).ok().filter(|&index| index < self.next.len());
+        let range = index.ok_or_else(|| {
+            Failure::endpoint(if response.created() { OTHER_IDS } else { UNKNOWN_WATCH })
+        })?;
         if response.created() {
-            let header = response.header().ok_or_else(|| Failure::endpoint("a watch without a header"))?;
+            let header =
+                response.header().ok_or_else(|| Failure::endpoint("a watch without a header"))?;
             self.endpoints.check_cluster(header.cluster_id())?;
         }
         if response.canceled() {
-            // A compaction is told with a header of revision 0; only this number tells it from other reasons.
+            // A compaction is told with a header of revision 0; only this number tells it from
+            // other reasons.
             if response.compact_revision() > 0 {
                 self.news.push_back(WatchNews::Compacted { range });
                 return Ok(());
@@ -182,7 +197,8 @@ impl EtcdWatch {
         Ok(())
     }
 
-    /// The next message, or why there will be none; `None` once all ranges have caught up, which comes behind the messages that are here.
+    /// The next message, or why there will be none; `None` once all ranges have caught up, which
+    /// comes behind the messages that are here.
     async fn receive(&mut self) -> Result<Option<WatchResponse>, Failure> {
         let catches_up = async {
             match self.catches_up_at {
@@ -232,14 +248,21 @@ impl Watch for EtcdWatch {
 }
 
 /// Opens a stream with the watch of the first range.
-async fn open(client: Client, ranges: &[RangeWatch]) -> Result<(WatchRequestSender, WatchResponseStream), Failure> {
+async fn open(
+    client: Client,
+    ranges: &[RangeWatch],
+) -> Result<(WatchRequestSender, WatchResponseStream), Failure> {
     let mut client = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
     let stream = client.watch(ranges[0].range.first_key(), Some(options(0, &ranges[0]))).await?;
     Ok(stream.split())
 }
 
 /// Asks for the watch of one more range.
-async fn ask(requests: &mut WatchRequestSender, index: usize, ranges: &[RangeWatch]) -> Result<(), Failure> {
+async fn ask(
+    requests: &mut WatchRequestSender,
+    index: usize,
+    ranges: &[RangeWatch],
+) -> Result<(), Failure> {
     let Some(range) = ranges.get(index) else { return Ok(()) };
     Ok(requests.watch(range.range.first_key(), Some(options(index, range))).await?)
 }
@@ -247,8 +270,9 @@ async fn ask(requests: &mut WatchRequestSender, index: usize, ranges: &[RangeWat
 /// The watch's id is its place among the ranges, from 1: 0 would let etcd choose.
 fn options(index: usize, range: &RangeWatch) -> WatchOptions {
     let id = i64::try_from(index + 1).expect("there are fewer ranges than that");
-    // One earlier, and what happened then is left out. A watch that etcd before 3.4.36 and 3.5.18 begins at the very revision up to which
-    // it has compacted is not told of what was deleted there (etcd-io/etcd#19179); this one is told that it is compacted.
+    // One earlier, and what happened then is left out. A watch that etcd before 3.4.36 and 3.5.18
+    // begins at the very revision up to which it has compacted is not told of what was deleted
+    // there (etcd-io/etcd#19179); this one is told that it is compacted.
     let start = range.from.before().unwrap_or(Revision::MIN);
     let options = WatchOptions::new().with_watch_id(id).with_start_revision(signed(start));
     match end(&range.range) {
@@ -260,11 +284,15 @@ fn options(index: usize, range: &RangeWatch) -> WatchOptions {
 /// An event as etcd tells it.
 fn event(told: &etcd_client::Event) -> Result<Event, Failure> {
     let told = told.kv().ok_or_else(|| Failure::endpoint("an event without a key"))?;
-    // A key that exists was written at least once. The library's `event_type` panics on a kind that it does not know.
+    // A key that exists was written at least once. The library's `event_type` panics on a kind that
+    // it does not know.
     if told.version() > 0 {
         return key_value(told.clone()).map(Event::Put);
     }
-    Ok(Event::Delete { key: Bytes::copy_from_slice(told.key()), revision: revision(told.mod_revision())? })
+    Ok(Event::Delete {
+        key: Bytes::copy_from_slice(told.key()),
+        revision: revision(told.mod_revision())?,
+    })
 }
 
 fn suspect() -> Failure {

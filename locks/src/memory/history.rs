@@ -58,7 +58,12 @@ pub(super) struct Compacted;
 impl History {
     /// No keys. As in etcd, nothing was written at the first revision.
     pub(super) fn new() -> History {
-        History { revision: Revision::MIN, first: Revision::MIN, keys: BTreeMap::new(), events: BTreeMap::new() }
+        History {
+            revision: Revision::MIN,
+            first: Revision::MIN,
+            keys: BTreeMap::new(),
+            events: BTreeMap::new(),
+        }
     }
 
     /// The revision of the newest write.
@@ -82,7 +87,10 @@ impl History {
 
     /// What a range is now.
     pub(super) fn read(&self, range: &KeyRange, wanted: Wanted) -> RangeAnswer {
-        History::answer(self.range(range).filter_map(|(_, changes)| changes.last()?.state.as_ref()), wanted)
+        History::answer(
+            self.range(range).filter_map(|(_, changes)| changes.last()?.state.as_ref()),
+            wanted,
+        )
     }
 
     fn answer<'a>(present: impl Iterator<Item = &'a KeyValue>, wanted: Wanted) -> RangeAnswer {
@@ -100,15 +108,20 @@ impl History {
         answer
     }
 
-    /// Writes all of these at one revision and returns what happened: nothing, if all they do is delete what is not there.
+    /// Writes all of these at one revision and returns what happened: nothing, if all they do is
+    /// delete what is not there.
     ///
     /// # Panics
     /// If a key is written twice.
     pub(super) fn write(&mut self, writes: Vec<Write>) -> Vec<Event> {
-        let at = Revision::new(self.revision.get() + 1).expect("nobody lives to see the last revision");
+        let at =
+            Revision::new(self.revision.get() + 1).expect("nobody lives to see the last revision");
         let mut events: Vec<Event> = Vec::with_capacity(writes.len());
         for write in writes {
-            assert!(events.iter().all(|event| event.key() != write.key()), "a transaction writes a key once");
+            assert!(
+                events.iter().all(|event| event.key() != write.key()),
+                "a transaction writes a key once"
+            );
             events.extend(self.apply(write, at));
         }
         if !events.is_empty() {
@@ -122,7 +135,8 @@ impl History {
         let before = self.get(write.key());
         let (event, change) = match write {
             Write::Put { key, value } => {
-                let (created, version) = before.map_or((at, 1), |before| (before.created, before.version + 1));
+                let (created, version) =
+                    before.map_or((at, 1), |before| (before.created, before.version + 1));
                 let written = KeyValue { key, value, created, modified: at, version };
                 (Event::Put(written.clone()), Change { at, state: Some(written) })
             }
@@ -135,7 +149,8 @@ impl History {
         Some(event)
     }
 
-    /// What happened in a range from a revision on. That may be compacted as far as the revision before it, as in the store for etcd.
+    /// What happened in a range from a revision on. That may be compacted as far as the revision
+    /// before it, as in the store for etcd.
     pub(super) fn events(&self, range: &KeyRange, from: Revision) -> Result<Vec<Event>, Compacted> {
         if from.before().unwrap_or(Revision::MIN) < self.first {
             return Err(Compacted);
@@ -169,7 +184,10 @@ impl History {
         self.keys.retain(|_, changes| !changes.is_empty());
     }
 
-    fn range<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = (&'a Bytes, &'a Vec<Change>)> {
+    fn range<'a>(
+        &'a self,
+        range: &'a KeyRange,
+    ) -> impl Iterator<Item = (&'a Bytes, &'a Vec<Change>)> {
         let (KeyRange::Key(start) | KeyRange::Prefix(start)) = range;
         self.keys
             .range::<[u8], _>((Bound::Included(&**start), Bound::Unbounded))

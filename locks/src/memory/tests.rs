@@ -25,7 +25,9 @@ fn told(watch: &mut MemoryWatch) -> Vec<u64> {
     let mut revisions = Vec::new();
     while let Some(news) = watch.next().now_or_never() {
         match news.expect("the watch goes on") {
-            WatchNews::Events { events, .. } => revisions.extend(events.iter().map(|event| event.revision().get())),
+            WatchNews::Events { events, .. } => {
+                revisions.extend(events.iter().map(|event| event.revision().get()))
+            }
             WatchNews::CaughtUp => {}
             WatchNews::Compacted { .. } => panic!("nothing was compacted"),
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer, StoreError, Watch,
-    WatchNews,
+    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, Watch, WatchNews,
 };
 use fencepost_policy::{Layout, Revision};
 use futures_util::FutureExt;
@@ -13,8 +13,8 @@ use tokio::sync::Semaphore;
 
 use crate::world::{SECOND, enter_now, glance, options, pass, play_with, track};
 
-/// Its watch tells all at once that there is, as etcd does of what a watch has to catch up with. Once it is armed, the first read
-/// after the next watch is answered late, and no other is.
+/// Its watch tells all at once that there is, as etcd does of what a watch has to catch up with.
+/// Once it is armed, the first read after the next watch is answered late, and no other is.
 #[derive(Clone)]
 struct Batching {
     store: MemoryStore,
@@ -81,11 +81,15 @@ impl Watch for BatchingWatch {
     }
 }
 
-/// What comes behind it in the message was forgotten: a read that was sent before passed for all there is, and what came later was built
-/// upon that.
+/// What comes behind it in the message was forgotten: a read that was sent before passed for all
+/// there is, and what came later was built upon that.
 #[tokio::test(start_paused = true)]
 async fn events_behind_a_gap_are_not_forgotten() {
-    let batching = Batching { store: MemoryStore::new(), step: Arc::default(), arrives: Arc::new(Semaphore::new(0)) };
+    let batching = Batching {
+        store: MemoryStore::new(),
+        step: Arc::default(),
+        arrives: Arc::new(Semaphore::new(0)),
+    };
     play_with(batching, options(), async |Batching { store, step, arrives }, source| {
         let ended = store.put("lock/a", "a"); // 2
         let lock = track(source, "lock", Layout::Mutex);
@@ -108,7 +112,11 @@ async fn events_behind_a_gap_are_not_forgotten() {
         store.put("lock/z", "z"); // 7
         pass(SECOND / 100).await;
         assert_ne!(glance(&lock, "lock/x", held), "not-owner", "it is the holder");
-        assert_ne!(enter_now(&lock, "lock/a", ended), "admitted", "its tenure has ended, and the watch has told");
+        assert_ne!(
+            enter_now(&lock, "lock/a", ended),
+            "admitted",
+            "its tenure has ended, and the watch has told"
+        );
     })
     .await;
 }

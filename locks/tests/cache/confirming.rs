@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
+    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, Wanted,
 };
 use fencepost_policy::{Layout, Revision};
 use futures_util::future::join_all;
@@ -34,7 +35,9 @@ impl LockStore for Slow {
     type Watch = <MemoryStore as LockStore>::Watch;
 
     async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let whole = || ranges.iter().filter(|read| read.wanted == Wanted::All).map(|read| read.range.clone());
+        let whole = || {
+            ranges.iter().filter(|read| read.wanted == Wanted::All).map(|read| read.range.clone())
+        };
         for range in whole() {
             let mut reads = self.reads.lock().unwrap();
             let of_lock = reads.entry(range).or_default();
@@ -44,7 +47,8 @@ impl LockStore for Slow {
         }
         let answer = self.store.read(ranges).await;
         pass(ANSWER).await;
-        whole().for_each(|range| self.reads.lock().unwrap().get_mut(&range).unwrap().under_way -= 1);
+        whole()
+            .for_each(|range| self.reads.lock().unwrap().get_mut(&range).unwrap().under_way -= 1);
         answer
     }
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use fencepost_locks::{
-    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    TrackedLock,
+    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch,
+    ReadAnswer, StoreError, TrackedLock,
 };
 use fencepost_policy::{Layout, Revision};
 use tokio::time::Instant;
@@ -101,7 +101,8 @@ async fn denied_static_lock_keeps_no_other_from_being_fresh() {
     .await;
 }
 
-/// A lock of several keys is asked for by all of them, and by no key of its own that nothing else would ask for again.
+/// A lock of several keys is asked for by all of them, and by no key of its own that nothing else
+/// would ask for again.
 #[tokio::test(start_paused = true)]
 async fn static_queue_that_may_be_read_again_is_watched_again() {
     play(async |denying, source| {
@@ -124,7 +125,8 @@ async fn static_queue_that_may_be_read_again_is_watched_again() {
     .await;
 }
 
-/// The read that goes before a watch asks for one key of what is watched first. It was denied for ever, and nothing was watched.
+/// The read that goes before a watch asks for one key of what is watched first. It was denied for
+/// ever, and nothing was watched.
 #[tokio::test(start_paused = true)]
 async fn denied_template_keeps_no_other_from_being_watched() {
     play(async |denying, source| {
@@ -151,7 +153,8 @@ async fn denied_template_keeps_no_other_from_being_watched() {
     .await;
 }
 
-/// Its keys could still be read, and so nothing asked for the prefix again, be another lock watched or not.
+/// Its keys could still be read, and so nothing asked for the prefix again, be another lock watched
+/// or not.
 #[tokio::test(start_paused = true)]
 async fn a_prefix_that_may_be_read_again_is_watched_again() {
     for is_beside_another in [false, true] {
@@ -192,7 +195,8 @@ async fn is_kept_fresh(denying: &Denying, other: &TrackedLock, held: Revision) {
 async fn many_denied_static_locks_keep_no_other_from_being_fresh() {
     play(async |denying, source| {
         let held = denying.store.put("b/1", "x");
-        let _many: Vec<_> = (0..17).map(|n| track(source, &format!("a/{n}"), Layout::Key)).collect();
+        let _many: Vec<_> =
+            (0..17).map(|n| track(source, &format!("a/{n}"), Layout::Key)).collect();
         let other = track(source, "b/1", Layout::Key);
         pass(SECOND * 3).await;
         denying.deny(Denied::All);
@@ -212,7 +216,8 @@ async fn denied_made_up_keys_keep_no_static_lock_from_being_fresh() {
         pass(SECOND * 3).await;
         denying.deny(Denied::All);
         for made_up in 0..20 {
-            let loaded = of_a.load(&format!("a/made-up/{made_up}"), Instant::now() + SECOND / 100).await;
+            let loaded =
+                of_a.load(&format!("a/made-up/{made_up}"), Instant::now() + SECOND / 100).await;
             assert!(loaded.is_err(), "it may not be read");
         }
         is_kept_fresh(denying, &other, held).await;
@@ -225,11 +230,13 @@ async fn denied_made_up_keys_keep_no_static_lock_from_being_fresh() {
 async fn denied_key_keeps_no_other_of_its_request_from_being_read() {
     play(async |denying, source| {
         let held: Vec<_> = (0..9).map(|nth| denying.store.put(format!("b/{nth}"), "x")).collect();
-        let (of_a, of_b) = (template(source, "a/", Layout::Key), template(source, "b/", Layout::Key));
+        let (of_a, of_b) =
+            (template(source, "a/", Layout::Key), template(source, "b/", Layout::Key));
         denying.deny(Denied::All);
         for (nth, held) in held.into_iter().enumerate() {
             let (made_up, name) = (format!("a/made-up/{nth}"), format!("b/{nth}"));
-            let (refused, loaded) = tokio::join!(of_a.load(&made_up, Instant::now() + SECOND), load(&of_b, &name));
+            let (refused, loaded) =
+                tokio::join!(of_a.load(&made_up, Instant::now() + SECOND), load(&of_b, &name));
             assert!(refused.is_err(), "it may not be read");
             assert_eq!(glance(&loaded, "x", held), "admit");
         }

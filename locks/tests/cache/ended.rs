@@ -1,11 +1,12 @@
-//! The watch tells that a tenure has ended, and what is known of its lock can't be built upon; nor is any read answered that would say who
-//! holds it now.
+//! The watch tells that a tenure has ended, and what is known of its lock can't be built upon; nor
+//! is any read answered that would say who holds it now.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError, TrackedLock,
+    KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    TrackedLock,
 };
 use fencepost_policy::{Layout, Revision};
 
@@ -21,7 +22,11 @@ struct Dumb {
 
 impl Dumb {
     fn check(&self) -> Result<(), StoreError> {
-        if self.is_dumb.load(Ordering::Relaxed) { Err(StoreError::Unavailable("it is slow".into())) } else { Ok(()) }
+        if self.is_dumb.load(Ordering::Relaxed) {
+            Err(StoreError::Unavailable("it is slow".into()))
+        } else {
+            Ok(())
+        }
     }
 
     /// Has the watch begin anew, from when on no read is answered.
@@ -73,7 +78,8 @@ fn holder(layout: Layout, lock: &str) -> (String, String) {
     (key, owner)
 }
 
-/// How often the holder is let in, of many attempts for longer than what is known is good, after the watch has told of the end.
+/// How often the holder is let in, of many attempts for longer than what is known is good, after
+/// the watch has told of the end.
 async fn times_let_in(
     dumb: &Dumb,
     lock: &TrackedLock,
@@ -96,7 +102,8 @@ async fn times_let_in(
     let_in
 }
 
-/// A release did not end it, nor did what holds a `mutex` or an `election`: the holder was let in for all of `max_age`.
+/// A release did not end it, nor did what holds a `mutex` or an `election`: the holder was let in
+/// for all of `max_age`.
 #[tokio::test(start_paused = true)]
 async fn tenure_that_a_watch_ends_is_out_without_a_read() {
     for (layout, end) in [
@@ -109,7 +116,11 @@ async fn tenure_that_a_watch_ends_is_out_without_a_read() {
             let held = dumb.store.put(holder(layout, "lock").0, "a");
             let lock = track(source, "lock", layout);
             pass(SECOND * 2).await;
-            assert_eq!(times_let_in(dumb, &lock, holder(layout, "lock"), held, end).await, 0, "{layout:?} {end:?}");
+            assert_eq!(
+                times_let_in(dumb, &lock, holder(layout, "lock"), held, end).await,
+                0,
+                "{layout:?} {end:?}"
+            );
         })
         .await;
     }
@@ -123,7 +134,8 @@ async fn templated_tenure_that_a_watch_ends_is_out_without_a_read() {
             let locks = template(source, "t/", layout);
             pass(SECOND * 2).await; // It is watched.
             let lock = load(&locks, "t/1").await;
-            let let_in = times_let_in(dumb, &lock, holder(layout, "t/1"), held, End::Released).await;
+            let let_in =
+                times_let_in(dumb, &lock, holder(layout, "t/1"), held, End::Released).await;
             assert_eq!(let_in, 0, "{layout:?}");
         })
         .await;

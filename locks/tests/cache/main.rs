@@ -1,5 +1,5 @@
-//! The watched cache over a store in memory, on virtual time: what is admitted, what it costs, and what happens when the store
-//! fails, forgets or goes back.
+//! The watched cache over a store in memory, on virtual time: what is admitted, what it costs, and
+//! what happens when the store fails, forgets or goes back.
 
 mod batches;
 mod confirming;

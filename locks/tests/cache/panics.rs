@@ -23,7 +23,8 @@ async fn gate_after_a_panic_lets_in_nobody_and_can_be_left() {
         let held = store.put("lock", "a");
         let (lock, other) = (tracked(source, "lock").await, tracked(source, "other").await);
         let now = Instant::now();
-        let timing = Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable: false };
+        let timing =
+            Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable: false };
         let Ok(admission) = lock.enter(&FenceToken { owner: "a", revision: held }, &timing) else {
             panic!("the holder is let in")
         };

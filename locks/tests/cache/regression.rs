@@ -5,11 +5,15 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 
-use fencepost_locks::{GateMemory, LockSource, MemoryStore, Remembered, SourceOptions, StorePast, TrackedLock};
+use fencepost_locks::{
+    GateMemory, LockSource, MemoryStore, Remembered, SourceOptions, StorePast, TrackedLock,
+};
 use fencepost_policy::{Layout, LockKey, Revision};
 use tokio::time::Instant;
 
-use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play, play_with, template, track, tracked};
+use crate::world::{
+    MAX_AGE, SECOND, ask, glance, load, options, pass, play, play_with, template, track, tracked,
+};
 
 fn revision(number: u64) -> Revision {
     Revision::new(number).unwrap()
@@ -53,7 +57,8 @@ async fn regressed_store_admits_nobody_until_accepted() {
     .await;
 }
 
-/// A tenure of the restored store that began earlier ends none that was seen later: its news are young, and say nothing of it.
+/// A tenure of the restored store that began earlier ends none that was seen later: its news are
+/// young, and say nothing of it.
 #[tokio::test(start_paused = true)]
 async fn what_is_under_way_goes_on_by_no_news_that_nobody_believes() {
     play(options(), async |store, source| {
@@ -69,9 +74,13 @@ async fn what_is_under_way_goes_on_by_no_news_that_nobody_believes() {
         store.put("other", "y");
         pass(SECOND * 5).await;
         assert!(source.status(Instant::now()).distrusted_through.is_some());
-        assert!(lock.view().age(Instant::now()).is_some_and(|age| age <= SECOND * 2), "it is read again");
+        assert!(
+            lock.view().age(Instant::now()).is_some_and(|age| age <= SECOND * 2),
+            "it is read again"
+        );
         assert_eq!(good_for(), None);
-        // Whoever pauses asks for news each time that something of the lock has changed, as each read does.
+        // Whoever pauses asks for news each time that something of the lock has changed, as each
+        // read does.
         let confirms = || source.status(Instant::now()).reads.confirms;
         let before = confirms();
         lock.want_news(MAX_AGE);
@@ -129,12 +138,17 @@ async fn what_an_earlier_process_has_seen_counts() {
     .await;
 }
 
-/// A restart took a store for trustworthy that had gone back and grown beyond what was seen: a tenure that an earlier one might have
-/// had the revision of was admitted, though nobody had accepted that.
+/// A restart took a store for trustworthy that had gone back and grown beyond what was seen: a
+/// tenure that an earlier one might have had the revision of was admitted, though nobody had
+/// accepted that.
 #[tokio::test(start_paused = true)]
 async fn inherited_distrust_lasts_until_an_operator_accepts() {
     let through = revision(5);
-    let options = SourceOptions { highest_seen: Some(revision(6)), distrusted_through: Some(through), ..options() };
+    let options = SourceOptions {
+        highest_seen: Some(revision(6)),
+        distrusted_through: Some(through),
+        ..options()
+    };
     play(options, async |store, source| {
         let doubtful = store.put("lock", "a"); // 2
         let other = store.put("other", "a"); // 3
@@ -193,8 +207,8 @@ impl GateMemory for Told {
     }
 }
 
-/// That it went back, before that it has grown beyond; that this was accepted, before any gate starts anew, whether or not the operator
-/// is still there: what is recorded then comes after.
+/// That it went back, before that it has grown beyond; that this was accepted, before any gate
+/// starts anew, whether or not the operator is still there: what is recorded then comes after.
 #[tokio::test(start_paused = true)]
 async fn later_process_learns_of_a_regression_in_order() {
     let told = Arc::new(Told::default());
@@ -220,7 +234,9 @@ async fn later_process_learns_of_a_regression_in_order() {
         assert_eq!(told.all(), [("distrust", 2)]);
         {
             let mut accepts = pin!(source.accept_regression());
-            assert!(poll_fn(|context| Poll::Ready(accepts.as_mut().poll(context))).await.is_pending());
+            assert!(
+                poll_fn(|context| Poll::Ready(accepts.as_mut().poll(context))).await.is_pending()
+            );
         }
         pass(SECOND * 2).await;
         assert_eq!(source.status(Instant::now()).distrusted_through, None);
@@ -230,8 +246,8 @@ async fn later_process_learns_of_a_regression_in_order() {
     .await;
 }
 
-/// A lock that had been loaded was refused as `store-regressed` for as long as it stayed cached: what was known of it had been
-/// dropped, and nothing read it again.
+/// A lock that had been loaded was refused as `store-regressed` for as long as it stayed cached:
+/// what was known of it had been dropped, and nothing read it again.
 #[tokio::test(start_paused = true)]
 async fn templated_lock_is_read_again_once_the_store_recovers() {
     play(options(), async |store, source| {
@@ -279,8 +295,13 @@ async fn a_watch_that_ends_leaves_no_lock_to_be_read_anew() {
     }
 }
 
-/// A source over a store that goes on where another has ended, with all that it has learnt for the one after it.
-async fn next(store: &MemoryStore, past: Option<StorePast>, test: impl AsyncFnOnce(&LockSource)) -> Option<StorePast> {
+/// A source over a store that goes on where another has ended, with all that it has learnt for the
+/// one after it.
+async fn next(
+    store: &MemoryStore,
+    past: Option<StorePast>,
+    test: impl AsyncFnOnce(&LockSource),
+) -> Option<StorePast> {
     let mut learnt = None;
     let options = SourceOptions { past, highest_seen: Some(Revision::MIN), ..options() };
     play_with(store.clone(), options, async |_, source| {
@@ -291,8 +312,8 @@ async fn next(store: &MemoryStore, past: Option<StorePast>, test: impl AsyncFnOn
     learnt
 }
 
-/// Whoever held a lock that had since been another's was admitted again where the source had been without users meanwhile, and the
-/// store had gone back.
+/// Whoever held a lock that had since been another's was admitted again where the source had been
+/// without users meanwhile, and the store had gone back.
 #[tokio::test(start_paused = true)]
 async fn what_a_source_learns_of_its_store_outlives_it() {
     let store = MemoryStore::new();

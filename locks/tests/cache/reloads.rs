@@ -43,7 +43,8 @@ async fn lock_tracked_no_longer_is_read_while_it_is_held() {
     .await;
 }
 
-/// It stayed in the cache for good, and kept its key from being read in another way, or from another source.
+/// It stayed in the cache for good, and kept its key from being read in another way, or from
+/// another source.
 #[tokio::test(start_paused = true)]
 async fn lock_of_a_removed_template_is_not_kept() {
     play(options(), async |store, source| {
@@ -100,12 +101,16 @@ async fn tracked_lock_keeps_its_gate_though_nobody_holds_it() {
         let at = store.put("one", "a");
         store.put("t/1", "a");
         store.put("u/1", "a");
-        let (one, kept, left) =
-            (tracked(source, "one").await, template(source, "t/", Layout::Key), template(source, "u/", Layout::Key));
+        let (one, kept, left) = (
+            tracked(source, "one").await,
+            template(source, "t/", Layout::Key),
+            template(source, "u/", Layout::Key),
+        );
         load(&kept, "t/1").await;
         load(&left, "u/1").await;
         let now = Instant::now();
-        let timing = Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable: false };
+        let timing =
+            Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable: false };
         let Ok(admission) = one.enter(&FenceToken { owner: "a", revision: at }, &timing) else {
             panic!("the holder gets in");
         };
@@ -142,7 +147,8 @@ async fn templated_lock_that_is_named_stays_fresh() {
     .await;
 }
 
-/// What was to be read next in an hour was: uploads and tunnels under the lock were cut long before.
+/// What was to be read next in an hour was: uploads and tunnels under the lock were cut long
+/// before.
 #[tokio::test(start_paused = true)]
 async fn whatever_is_kept_fresh_is_read_as_often_as_it_now_has_to_be() {
     let an_hour = SECOND * 3600;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencepost_locks::{KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError};
+use fencepost_locks::{
+    KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
+};
 use fencepost_policy::Revision;
 use tokio::sync::Semaphore;
 
@@ -20,7 +22,11 @@ struct Late {
 
 impl Late {
     fn new() -> Late {
-        Late { store: MemoryStore::new(), armed: Arc::default(), arrives: Arc::new(Semaphore::new(0)) }
+        Late {
+            store: MemoryStore::new(),
+            armed: Arc::default(),
+            arrives: Arc::new(Semaphore::new(0)),
+        }
     }
 }
 
@@ -55,8 +61,8 @@ impl Late {
     }
 }
 
-/// An operator accepts what the store lost while a confirming read is on its way. What is planned to be watched in between is only what is
-/// known of the restored store, which is nothing.
+/// An operator accepts what the store lost while a confirming read is on its way. What is planned
+/// to be watched in between is only what is known of the restored store, which is nothing.
 #[tokio::test(start_paused = true)]
 async fn lock_read_while_a_restore_is_accepted_is_watched() {
     play_with(Late::new(), options(), async |late, source| {

@@ -8,7 +8,9 @@ use fencepost_tests::eventually;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use crate::world::{MAX_AGE, SECOND, ask, ask_linearizable, glance, options, pass, play, play_with, track, tracked};
+use crate::world::{
+    MAX_AGE, SECOND, ask, ask_linearizable, glance, options, pass, play, play_with, track, tracked,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_successor_is_admitted_at_once_and_its_predecessor_no_more() {
@@ -89,7 +91,10 @@ async fn cold_start_looks_back_to_where_the_tenure_began() {
         play_with(store, options(), async |_, source| {
             let lock = tracked(source, "lock").await;
             assert_eq!(ask(&lock, "b", other).await, "stale-tenure");
-            assert_eq!(ask(&lock, "a", first).await, if compacted { "replayed-tenure" } else { "admit" });
+            assert_eq!(
+                ask(&lock, "a", first).await,
+                if compacted { "replayed-tenure" } else { "admit" }
+            );
             assert_eq!(ask(&lock, "a", renewal).await, "admit");
             assert_eq!(ask(&lock, "a", last).await, "admit");
         })
@@ -97,8 +102,8 @@ async fn cold_start_looks_back_to_where_the_tenure_began() {
     }
 }
 
-/// It was read again a period later only, and a renewal meanwhile had to be looked at from its end: the holder was refused who had sent an
-/// earlier one.
+/// It was read again a period later only, and a renewal meanwhile had to be looked at from its end:
+/// the holder was refused who had sent an earlier one.
 #[tokio::test(start_paused = true)]
 async fn lock_renewed_and_compacted_at_the_start_is_one_tenure() {
     play(options(), async |store, source| {
@@ -153,7 +158,10 @@ async fn steady_state_costs_freshness_reads_only() {
             pass(SECOND / 100).await;
         }
         let after = store.calls();
-        assert_eq!((after.reads - before.reads, after.ranges_whole - before.ranges_whole), (10, 20));
+        assert_eq!(
+            (after.reads - before.reads, after.ranges_whole - before.ranges_whole),
+            (10, 20)
+        );
         assert_eq!((after.reads_at, after.watches), (before.reads_at, before.watches));
     })
     .await;
@@ -193,7 +201,11 @@ async fn lock_tracked_later_is_watched_and_is_one_for_all() {
 #[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
     play(options(), async |store, source| {
-        let format = RecordFormat { owner_field: Some("owner".to_owned()), ..RecordFormat::plain(Layout::Key) }.into();
+        let format = RecordFormat {
+            owner_field: Some("owner".to_owned()),
+            ..RecordFormat::plain(Layout::Key)
+        }
+        .into();
         let lock = source.track(LockSpec { key: LockKey::new("lock").unwrap(), format }).unwrap();
         let at = store.put("lock", r#"{"holder":"a"}"#);
         pass(SECOND / 10).await;
@@ -211,7 +223,10 @@ async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn two_keys_of_one_transaction_do_not_enter_side_by_side() {
-    let put = |key: &'static str, value: &'static str| Write::Put { key: key.into(), value: value.into() };
+    let put = |key: &'static str, value: &'static str| Write::Put {
+        key: key.into(),
+        value: value.into(),
+    };
     for (layout, owners) in [(Layout::Mutex, ["l/a", "l/b"]), (Layout::Election, ["a", "b"])] {
         for read in [true, false] {
             play(options(), async |store, source| {
@@ -241,12 +256,17 @@ async fn two_keys_of_one_transaction_do_not_enter_side_by_side() {
 #[tokio::test(start_paused = true)]
 async fn queues_are_read_and_watched_as_their_clients_lay_them_out() {
     play(options(), async |store, source| {
-        let (mutex, election) = (track(source, "m", Layout::Mutex), track(source, "e", Layout::Election));
+        let (mutex, election) =
+            (track(source, "m", Layout::Mutex), track(source, "e", Layout::Election));
         let holder = store.put("m/1", "");
         let waiter = store.put("m/2", "");
         let leader = store.put("e/1", "a");
         assert_eq!(ask(&mutex, "m/1", holder).await, "admit");
-        assert_eq!(ask(&mutex, "m/1", store.revision()).await, "admit", "etcdctl lock tells a later revision");
+        assert_eq!(
+            ask(&mutex, "m/1", store.revision()).await,
+            "admit",
+            "etcdctl lock tells a later revision"
+        );
         assert_eq!(ask(&mutex, "m/2", waiter).await, "not-owner");
         assert_eq!(ask(&election, "a", leader).await, "admit");
         store.put("e/1", "renamed");
@@ -274,7 +294,13 @@ async fn request_that_waited_beyond_max_age_is_confirmed_again() {
         store.pause();
         pass(MAX_AGE + SECOND).await;
         let token = FenceToken { owner: "a", revision: at };
-        let timing = Timing { arrived, not_before: None, now: Instant::now(), max_age: MAX_AGE, linearizable: true };
+        let timing = Timing {
+            arrived,
+            not_before: None,
+            now: Instant::now(),
+            max_age: MAX_AGE,
+            linearizable: true,
+        };
         assert!(matches!(lock.enter(&token, &timing), Err(EnterError::Confirm)));
         store.resume();
         lock.confirm(timing.now, timing.now + SECOND).await.unwrap();
@@ -332,7 +358,9 @@ async fn tenures_are_counted_and_renewals_are_not() {
         let _lock = tracked(source, "lock").await;
         pass(SECOND / 10).await;
         assert_eq!(tenures(), 0, "the first began before anybody looked");
-        for (owner, begun) in [(Some("b"), 1), (Some("b"), 1), (None, 1), (Some("b"), 2), (Some("a"), 3), (None, 3)] {
+        for (owner, begun) in
+            [(Some("b"), 1), (Some("b"), 1), (None, 1), (Some("b"), 2), (Some("a"), 3), (None, 3)]
+        {
             match owner {
                 Some(owner) => {
                     store.put("lock", owner);

@@ -28,18 +28,21 @@ async fn store_that_is_away_admits_nobody_after_max_age() {
     .await;
 }
 
-/// It used to be called up until nobody was admitted any more, and its members were as they had been at the start.
+/// It used to be called up until nobody was admitted any more, and its members were as they had
+/// been at the start.
 #[tokio::test(start_paused = true)]
 async fn failing_store_is_down_soon_and_its_members_are_asked() {
     play(options(), async |store, source| {
         tracked(source, "lock").await;
         let is_up = || source.status(Instant::now()).up == Some(true);
-        let is_well = || source.status(Instant::now()).members.iter().all(|member| member.version.is_ok());
+        let is_well =
+            || source.status(Instant::now()).members.iter().all(|member| member.version.is_ok());
         pass(SECOND / 2).await;
         store.pause();
         pass(SECOND / 10).await;
         assert!(is_up(), "no read has failed yet");
-        // The last read that was answered was sent at the start, and the one after it fails within half a second.
+        // The last read that was answered was sent at the start, and the one after it fails within
+        // half a second.
         pass(SECOND * 13 / 10).await;
         assert!(is_up(), "a single read that is lost is no outage");
         pass(SECOND * 2 / 10).await;

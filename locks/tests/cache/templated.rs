@@ -66,7 +66,11 @@ async fn locks_in_use_are_kept_fresh_by_few_requests() {
             assert!(after.reads - asked.reads <= 10 + 6 * 3, "{layout:?}: {before:?}, {after:?}");
             pass(SECOND * 10).await;
             let idle = store.calls();
-            assert_eq!((idle.reads - after.reads, idle.ranges_whole), (10, after.ranges_whole), "{layout:?}");
+            assert_eq!(
+                (idle.reads - after.reads, idle.ranges_whole),
+                (10, after.ranges_whole),
+                "{layout:?}"
+            );
         })
         .await;
     }
@@ -97,7 +101,8 @@ async fn release_that_the_watch_holds_back_is_no_renewal() {
     for layout in [Layout::Key, Layout::Election] {
         play(options(), async |store, source| {
             let locks = template(source, "t/", layout);
-            let (mine, other) = if layout == Layout::Key { ("t/1", "t/2") } else { ("t/1/x", "t/2/x") };
+            let (mine, other) =
+                if layout == Layout::Key { ("t/1", "t/2") } else { ("t/1/x", "t/2/x") };
             let at = store.put(mine, "a");
             let lock = load(&locks, "t/1").await;
             pass(SECOND * 2).await;
@@ -161,14 +166,28 @@ async fn flood_of_made_up_keys_is_bounded_and_pushes_out_no_lock() {
         let seconds = began.elapsed().as_secs();
         assert!(seconds >= 14, "2,000 requests took {seconds} s");
         // And one each second that keeps the locks fresh.
-        assert!(store.calls().reads - before.reads <= 101 * (seconds + 1), "{:?} in {seconds} s", store.calls());
+        assert!(
+            store.calls().reads - before.reads <= 101 * (seconds + 1),
+            "{:?} in {seconds} s",
+            store.calls()
+        );
         // As many at once as never before: some are turned away, and the others are read together.
         let before = store.calls();
         let names: Vec<String> = (0..19_000).map(|nth| format!("t/made-up-too-{nth}")).collect();
-        let loaded = join_all(names.iter().map(|name| locks.load(name, Instant::now() + SECOND))).await;
-        let overloaded = loaded.iter().filter(|loaded| matches!(loaded, Err(LoadError::Overloaded))).count();
-        assert_eq!((loaded.iter().filter(|loaded| loaded.is_ok()).count(), overloaded), (6_400, 12_600));
-        assert!(store.calls().reads - before.reads <= 6_400 / 128 + 2, "{:?}, {:?}", before, store.calls());
+        let loaded =
+            join_all(names.iter().map(|name| locks.load(name, Instant::now() + SECOND))).await;
+        let overloaded =
+            loaded.iter().filter(|loaded| matches!(loaded, Err(LoadError::Overloaded))).count();
+        assert_eq!(
+            (loaded.iter().filter(|loaded| loaded.is_ok()).count(), overloaded),
+            (6_400, 12_600)
+        );
+        assert!(
+            store.calls().reads - before.reads <= 6_400 / 128 + 2,
+            "{:?}, {:?}",
+            before,
+            store.calls()
+        );
         for (key, at) in &real {
             let lock = locks.get(key).expect("it is still there");
             assert_eq!(ask(&lock, "a", *at).await, "admit");
@@ -180,7 +199,8 @@ async fn flood_of_made_up_keys_is_bounded_and_pushes_out_no_lock() {
     .await;
 }
 
-/// Its bucket was empty, and whoever came with a lock that was not known was refused at once, true holders too: for 22 s after a restart.
+/// Its bucket was empty, and whoever came with a lock that was not known was refused at once, true
+/// holders too: for 22 s after a restart.
 #[tokio::test(start_paused = true)]
 async fn true_holder_gets_in_beside_a_flood_of_made_up_keys() {
     play(options(), async |store, source| {
@@ -189,8 +209,10 @@ async fn true_holder_gets_in_beside_a_flood_of_made_up_keys() {
         let held: Vec<_> = real.iter().map(|key| store.put(key.clone(), "a")).collect();
         let flood = async {
             for round in 0.. {
-                let names: Vec<String> = (0..100).map(|nth| format!("t/made-up-{round}-{nth}")).collect();
-                let asked = join_all(names.iter().map(|name| locks.load(name, Instant::now() + SECOND)));
+                let names: Vec<String> =
+                    (0..100).map(|nth| format!("t/made-up-{round}-{nth}")).collect();
+                let asked =
+                    join_all(names.iter().map(|name| locks.load(name, Instant::now() + SECOND)));
                 tokio::join!(asked, pass(SECOND / 100));
             }
         };
@@ -223,12 +245,20 @@ async fn lock_in_use_is_never_forgotten_and_idle_ones_are() {
             store.put(key.clone(), "a");
             load(&locks, &key).await;
         }
-        assert!(source.status(Instant::now()).templated_locks < 300, "{:?}", source.status(Instant::now()));
+        assert!(
+            source.status(Instant::now()).templated_locks < 300,
+            "{:?}",
+            source.status(Instant::now())
+        );
         assert!(Arc::ptr_eq(&held, &locks.get("t/held").unwrap()));
         assert!(Arc::ptr_eq(&held, &load(&locks, "t/held").await));
         store.put("t/held", "b");
         pass(SECOND / 100).await;
-        assert_eq!(glance(&held, "a", at), "stale-tenure", "what fell out of the cache is still watched");
+        assert_eq!(
+            glance(&held, "a", at),
+            "stale-tenure",
+            "what fell out of the cache is still watched"
+        );
     })
     .await;
 }
@@ -251,7 +281,8 @@ async fn for_one_more_lock_one_goes_that_nobody_has_asked_for_of_late() {
         for nth in 10..15 {
             load(&locks, &name(nth)).await;
         }
-        let kept = || (0..30).filter(|nth| source.find(&name(*nth)).is_some()).collect::<Vec<u32>>();
+        let kept =
+            || (0..30).filter(|nth| source.find(&name(*nth)).is_some()).collect::<Vec<u32>>();
         assert_eq!(kept(), [0, 2, 4, 8, 9, 10, 11, 12, 13, 14]);
         for nth in kept() {
             assert!(locks.get(&name(nth)).is_some());
@@ -288,7 +319,10 @@ async fn a_lock_that_comes_to_exist_is_kept_among_those_that_do() {
         assert!(locks.get("t/1").is_some());
         store.put("t/2", "a");
         load(&locks, "t/2").await;
-        assert!(source.find("t/1").is_none() && source.find("t/2").is_some(), "one of them is kept");
+        assert!(
+            source.find("t/1").is_none() && source.find("t/2").is_some(),
+            "one of them is kept"
+        );
     })
     .await;
 }
@@ -301,11 +335,20 @@ async fn a_static_lock_below_a_template_is_one_lock() {
         assert!(Arc::ptr_eq(&fixed, &load(&locks, "t/1").await));
         let other = template(source, "t/", Layout::Mutex);
         assert!(other.get("t/1").is_none());
-        assert!(matches!(other.load("t/1", Instant::now() + SECOND).await, Err(LoadError::Conflict(_))));
-        assert!(matches!(locks.load("u/1", Instant::now() + SECOND).await, Err(LoadError::Outside)));
+        assert!(matches!(
+            other.load("t/1", Instant::now() + SECOND).await,
+            Err(LoadError::Conflict(_))
+        ));
+        assert!(matches!(
+            locks.load("u/1", Instant::now() + SECOND).await,
+            Err(LoadError::Outside)
+        ));
         let _others = load(&template(source, "u/", Layout::Key), "u/1").await;
         assert!(locks.get("u/1").is_none(), "whoever else has it tracked");
-        assert!(matches!(locks.load("u/1", Instant::now() + SECOND).await, Err(LoadError::Outside)));
+        assert!(matches!(
+            locks.load("u/1", Instant::now() + SECOND).await,
+            Err(LoadError::Outside)
+        ));
         let at = store.put("t/1", "a");
         assert_eq!(ask(&fixed, "a", at).await, "admit");
     })
@@ -326,18 +369,22 @@ async fn a_load_ends_by_its_deadline_though_the_store_is_silent() {
     .await;
 }
 
-/// Named locks were counted among those that wait to be read for the first time: beside 20,000 of them no other was ever looked for.
+/// Named locks were counted among those that wait to be read for the first time: beside 20,000 of
+/// them no other was ever looked for.
 #[tokio::test(start_paused = true)]
 async fn however_many_locks_are_named_others_are_found() {
     play(options(), async |store, source| {
-        let named: Vec<_> = (0..20_001).map(|number| track(source, &format!("named/{number}"), Layout::Key)).collect();
+        let named: Vec<_> = (0..20_001)
+            .map(|number| track(source, &format!("named/{number}"), Layout::Key))
+            .collect();
         let held = store.put("t/1", "a");
         while !source.ready() {
             pass(SECOND / 10).await;
         }
         let locks = template(source, "t/", Layout::Key);
         pass(SECOND * 2).await;
-        let lock = locks.load("t/1", Instant::now() + SECOND).await.expect("nobody else asks for a lock");
+        let lock =
+            locks.load("t/1", Instant::now() + SECOND).await.expect("nobody else asks for a lock");
         assert_eq!(ask(&lock, "a", held).await, "admit");
         drop(named);
     })

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer,
+    StoreError,
 };
 use fencepost_policy::{Layout, Revision};
 use tokio::sync::Semaphore;
@@ -18,7 +19,8 @@ const LATENCY: Duration = Duration::from_millis(10);
 /// How many watches it may begin at the start.
 const WATCHES: usize = 100;
 
-/// Begins as many watches as it may, and lets no prefix be read, which cannot be watched then, if it denies that.
+/// Begins as many watches as it may, and lets no prefix be read, which cannot be watched then, if
+/// it denies that.
 #[derive(Clone)]
 struct Unwatched {
     store: MemoryStore,
@@ -28,7 +30,11 @@ struct Unwatched {
 
 impl Unwatched {
     fn new(denies_prefixes: bool) -> Unwatched {
-        Unwatched { store: MemoryStore::new(), denies_prefixes, may_begin: Arc::new(Semaphore::new(WATCHES)) }
+        Unwatched {
+            store: MemoryStore::new(),
+            denies_prefixes,
+            may_begin: Arc::new(Semaphore::new(WATCHES)),
+        }
     }
 
     fn begin_no_more(&self) {
@@ -40,7 +46,9 @@ impl LockStore for Unwatched {
     type Watch = <MemoryStore as LockStore>::Watch;
 
     async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let denied = ranges.iter().find(|read| matches!(read.range, KeyRange::Prefix(_)) && self.denies_prefixes);
+        let denied = ranges
+            .iter()
+            .find(|read| matches!(read.range, KeyRange::Prefix(_)) && self.denies_prefixes);
         if let Some(RangeRead { range, .. }) = denied {
             return Err(StoreError::Denied { user: None, range: range.clone() });
         }
@@ -63,8 +71,9 @@ impl LockStore for Unwatched {
     }
 }
 
-/// Its history was looked at for each of its writes, and what that had shown was dropped if the lock was renewed meanwhile: a holder that renewed
-/// it often was refused for as long as nothing was watched.
+/// Its history was looked at for each of its writes, and what that had shown was dropped if the
+/// lock was renewed meanwhile: a holder that renewed it often was refused for as long as nothing
+/// was watched.
 #[tokio::test(start_paused = true)]
 async fn lock_renewed_fast_is_known_though_nothing_is_watched() {
     for templated in [false, true] {
@@ -72,7 +81,11 @@ async fn lock_renewed_fast_is_known_though_nothing_is_watched() {
             let store = &unwatched.store;
             let locks = template(source, "t/", Layout::Key);
             let held = store.put("t/1", "a");
-            let lock = if templated { load(&locks, "t/1").await } else { track(source, "t/1", Layout::Key) };
+            let lock = if templated {
+                load(&locks, "t/1").await
+            } else {
+                track(source, "t/1", Layout::Key)
+            };
             pass(SECOND * 2).await;
             unwatched.begin_no_more();
             store.end_watches();
@@ -85,7 +98,11 @@ async fn lock_renewed_fast_is_known_though_nothing_is_watched() {
             let asks = async {
                 for nth in 0..20 {
                     pass(SECOND).await;
-                    assert_eq!(ask(&lock, "a", held).await, "admit", "templated: {templated}, the {nth}th");
+                    assert_eq!(
+                        ask(&lock, "a", held).await,
+                        "admit",
+                        "templated: {templated}, the {nth}th"
+                    );
                 }
             };
             tokio::select! {
@@ -93,7 +110,10 @@ async fn lock_renewed_fast_is_known_though_nothing_is_watched() {
                 () = asks => {}
             }
             let walks = source.status(Instant::now()).reads.walks;
-            assert!(walks <= 400, "each write is looked at once, and what was read is once more: {walks} reads");
+            assert!(
+                walks <= 400,
+                "each write is looked at once, and what was read is once more: {walks} reads"
+            );
         })
         .await;
     }

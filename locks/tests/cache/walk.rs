@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyValue, LockSource, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    Wanted, Watch, WatchNews,
+    KeyValue, LockSource, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch,
+    ReadAnswer, StoreError, Wanted, Watch, WatchNews,
 };
 use fencepost_policy::{Layout, Revision};
 use tokio::sync::Semaphore;
 
-use crate::world::{MAX_AGE, SECOND, enter_now, glance, load, options, pass, play_with, template, tracked};
+use crate::world::{
+    MAX_AGE, SECOND, enter_now, glance, load, options, pass, play_with, template, tracked,
+};
 
 /// A store that never shows its past, and the present of a lock only as long as a test lets it.
 #[derive(Clone)]
@@ -30,7 +32,11 @@ struct Lossy {
 
 impl WithoutPast {
     fn new() -> WithoutPast {
-        WithoutPast { store: MemoryStore::new(), present: Arc::new(Semaphore::new(1)), loses_news: Arc::default() }
+        WithoutPast {
+            store: MemoryStore::new(),
+            present: Arc::new(Semaphore::new(1)),
+            loses_news: Arc::default(),
+        }
     }
 
     /// From now on no lock is read by itself.
@@ -68,7 +74,10 @@ impl LockStore for WithoutPast {
     }
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Lossy, StoreError> {
-        Ok(Lossy { watch: self.store.watch(ranges).await?, loses_news: Arc::clone(&self.loses_news) })
+        Ok(Lossy {
+            watch: self.store.watch(ranges).await?,
+            loses_news: Arc::clone(&self.loses_news),
+        })
     }
 
     async fn members(&self) -> Vec<Member> {
@@ -86,7 +95,8 @@ async fn tenure_that_a_read_ends_is_out_while_history_is_read() {
         play(async |slow, source| {
             let at = slow.store.put("/l/a", "a");
             let locks = template(source, "/l/", Layout::Key);
-            let lock = if templated { load(&locks, "/l/a").await } else { tracked(source, "/l/a").await };
+            let lock =
+                if templated { load(&locks, "/l/a").await } else { tracked(source, "/l/a").await };
             pass(SECOND * 3).await;
             lock.want_news(Duration::ZERO); // It is read by itself while it is watched.
             pass(SECOND / 100).await;

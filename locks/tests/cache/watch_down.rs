@@ -1,11 +1,12 @@
-//! Admission by cached news while no watch is up: at the start, after a loss, and while reads fail too.
+//! Admission by cached news while no watch is up: at the start, after a loss, and while reads fail
+//! too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_locks::{
-    KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Timing,
-    TrackedLock,
+    KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, Timing, TrackedLock,
 };
 use fencepost_policy::{FenceToken, Layout, Revision, Verdict};
 use tokio::sync::watch;
@@ -23,7 +24,11 @@ struct Held {
 
 impl Held {
     fn new() -> Held {
-        Held { store: MemoryStore::new(), watches: Arc::new(watch::Sender::new(false)), fails_reads: Arc::default() }
+        Held {
+            store: MemoryStore::new(),
+            watches: Arc::new(watch::Sender::new(false)),
+            fails_reads: Arc::default(),
+        }
     }
 
     fn let_watches(&self, are_let: bool) {
@@ -67,7 +72,11 @@ impl LockStore for Held {
 }
 
 /// A lock, static or found by a template, that is held and known.
-async fn held(source: &LockSource, store: &MemoryStore, templated: bool) -> (Arc<TrackedLock>, Revision) {
+async fn held(
+    source: &LockSource,
+    store: &MemoryStore,
+    templated: bool,
+) -> (Arc<TrackedLock>, Revision) {
     let at = store.put("t/1", "a");
     let lock = if templated {
         load(&template(source, "t/", Layout::Key), "t/1").await
@@ -83,7 +92,8 @@ async fn held(source: &LockSource, store: &MemoryStore, templated: bool) -> (Arc
     (lock, at)
 }
 
-/// Right after `/readyz` said 200, a superseded holder was admitted for as long as the watch was not there.
+/// Right after `/readyz` said 200, a superseded holder was admitted for as long as the watch was
+/// not there.
 #[tokio::test(start_paused = true)]
 async fn start_without_watch_is_not_ready_and_confirms() {
     for templated in [false, true] {
@@ -106,7 +116,8 @@ async fn start_without_watch_is_not_ready_and_confirms() {
     }
 }
 
-/// While a lost watch was not there again, a superseded holder was admitted until the next periodic read.
+/// While a lost watch was not there again, a superseded holder was admitted until the next periodic
+/// read.
 #[tokio::test(start_paused = true)]
 async fn lost_watch_confirms_each_request_until_the_next() {
     for templated in [false, true] {
@@ -179,7 +190,8 @@ async fn added_lock_waits_for_a_watch_of_its_own() {
     .await;
 }
 
-/// An election in etcd must refuse nobody that holds its lock, nor have each request wait for a read that fails.
+/// An election in etcd must refuse nobody that holds its lock, nor have each request wait for a
+/// read that fails.
 #[tokio::test(start_paused = true)]
 async fn failing_reads_admit_by_cached_news_up_to_max_age() {
     for templated in [false, true] {
@@ -202,7 +214,11 @@ async fn failing_reads_admit_by_cached_news_up_to_max_age() {
 
             held_store.fail_reads(false);
             pass(SECOND * 2).await;
-            assert_eq!(glance(&lock, "a", at), "confirm", "reads are answered, and nothing is watched");
+            assert_eq!(
+                glance(&lock, "a", at),
+                "confirm",
+                "reads are answered, and nothing is watched"
+            );
             assert_eq!(ask(&lock, "a", at).await, "admit");
         })
         .await;
@@ -215,8 +231,10 @@ async fn first_failed_read_ends_all_waits() {
     let store = Held::new();
     store.let_watches(true);
     play_with(store, options(), async |held_store, source| {
-        let locks: Vec<_> = (0..200).map(|nth| track(source, &format!("lock/{nth}"), Layout::Key)).collect();
-        let held: Vec<_> = (0..200).map(|nth| held_store.store.put(format!("lock/{nth}"), "a")).collect();
+        let locks: Vec<_> =
+            (0..200).map(|nth| track(source, &format!("lock/{nth}"), Layout::Key)).collect();
+        let held: Vec<_> =
+            (0..200).map(|nth| held_store.store.put(format!("lock/{nth}"), "a")).collect();
         pass(SECOND / 10).await;
         held_store.store.pause();
         held_store.lose_watch();
@@ -240,7 +258,8 @@ async fn first_failed_read_ends_all_waits() {
             assert_eq!(judge(), Verdict::Admit);
         });
         futures_util::future::join_all(waits).await;
-        // A read that was under way when the watch was lost tells nothing; the one behind it fails 500 ms later.
+        // A read that was under way when the watch was lost tells nothing; the one behind it fails
+        // 500 ms later.
         assert!(lost.elapsed() < SECOND * 2, "{:?}", lost.elapsed());
     })
     .await;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    LockSource, LockSpec, LockStore, MemoryStore, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks, Timing,
-    TrackedLock,
+    LockSource, LockSpec, LockStore, MemoryStore, RecordFormat, SourceOptions, TemplateSpec,
+    TemplatedLocks, Timing, TrackedLock,
 };
 use fencepost_policy::{EnterError, FenceToken, Layout, LockKey, Revision, Verdict};
 use tokio::time::Instant;
@@ -18,7 +18,10 @@ pub(crate) fn options() -> SourceOptions {
 }
 
 /// Runs a test beside the driver of a source.
-pub(crate) async fn play(options: SourceOptions, test: impl AsyncFnOnce(&MemoryStore, &LockSource)) {
+pub(crate) async fn play(
+    options: SourceOptions,
+    test: impl AsyncFnOnce(&MemoryStore, &LockSource),
+) {
     play_with(MemoryStore::new(), options, test).await;
 }
 
@@ -41,11 +44,19 @@ pub(crate) async fn pass(time: Duration) {
 }
 
 pub(crate) fn track(source: &LockSource, key: &str, layout: Layout) -> Arc<TrackedLock> {
-    source.track(LockSpec { key: LockKey::new(key).unwrap(), format: RecordFormat::plain(layout).into() }).unwrap()
+    source
+        .track(LockSpec {
+            key: LockKey::new(key).unwrap(),
+            format: RecordFormat::plain(layout).into(),
+        })
+        .unwrap()
 }
 
 pub(crate) fn template(source: &LockSource, prefix: &str, layout: Layout) -> TemplatedLocks {
-    source.template(&TemplateSpec { prefix: prefix.to_owned(), format: RecordFormat::plain(layout).into() })
+    source.template(&TemplateSpec {
+        prefix: prefix.to_owned(),
+        format: RecordFormat::plain(layout).into(),
+    })
 }
 
 /// A static `key` lock, read for the first time.
@@ -64,7 +75,10 @@ pub(crate) async fn load(locks: &TemplatedLocks, key: &str) -> Arc<TrackedLock> 
 /// A token, and the timing of a request that arrives now.
 fn request(owner: &str, at: Revision, linearizable: bool) -> (FenceToken<&str>, Timing) {
     let now = Instant::now();
-    (FenceToken { owner, revision: at }, Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable })
+    (
+        FenceToken { owner, revision: at },
+        Timing { arrived: now, not_before: None, now, max_age: MAX_AGE, linearizable },
+    )
 }
 
 /// What becomes of a request at first sight: "admit", "confirm" or why it is refused.
@@ -97,12 +111,17 @@ pub(crate) async fn ask(lock: &TrackedLock, owner: &str, at: Revision) -> &'stat
     settle(lock, owner, at, false).await
 }
 
-pub(crate) async fn ask_linearizable(lock: &TrackedLock, owner: &str, at: Revision) -> &'static str {
+pub(crate) async fn ask_linearizable(
+    lock: &TrackedLock,
+    owner: &str,
+    at: Revision,
+) -> &'static str {
     settle(lock, owner, at, true).await
 }
 
 async fn settle(lock: &TrackedLock, owner: &str, at: Revision, linearizable: bool) -> &'static str {
-    // On virtual time a whole test may pass in one instant. A request arrives later than what was read before it.
+    // On virtual time a whole test may pass in one instant. A request arrives later than what was
+    // read before it.
     tokio::time::advance(Duration::from_micros(1)).await;
     let (token, mut timing) = request(owner, at, linearizable);
     let deadline = timing.now + SECOND;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost_locks::{Event, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch, WatchNews};
+use fencepost_locks::{
+    Event, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch, WatchNews,
+};
 use fencepost_tests::eventually;
 use tokio::time::{Instant, timeout};
 
@@ -16,8 +18,11 @@ pub(crate) async fn stopped_store_is_unavailable_in_time_and_comes_back(world: &
     world.pause().await;
     let store = world.store();
     let calls = async {
-        let outcomes =
-            tokio::join!(timed(store.read(&read)), timed(store.read_at(b"lock", known)), timed(store.watch(&watch)));
+        let outcomes = tokio::join!(
+            timed(store.read(&read)),
+            timed(store.read_at(b"lock", known)),
+            timed(store.watch(&watch))
+        );
         let watch = (outcomes.2.0.err(), outcomes.2.1);
         [(outcomes.0.0.err(), outcomes.0.1), (outcomes.1.0.err(), outcomes.1.1), watch]
     };
@@ -26,7 +31,10 @@ pub(crate) async fn stopped_store_is_unavailable_in_time_and_comes_back(world: &
         assert!(matches!(error, Some(StoreError::Unavailable(_))), "{error:?}");
         assert!(took < CALL_MAX, "{took:?}");
     }
-    assert!(members.0.iter().all(|member| matches!(member.version, Err(StoreError::Unavailable(_)))), "{members:?}");
+    assert!(
+        members.0.iter().all(|member| matches!(member.version, Err(StoreError::Unavailable(_)))),
+        "{members:?}"
+    );
     world.resume();
     let resumed = Instant::now();
     eventually("the store answers", async || store.read(&read).await.ok()).await;
@@ -36,7 +44,10 @@ pub(crate) async fn stopped_store_is_unavailable_in_time_and_comes_back(world: &
     let told = eventually("the store can be watched", async || {
         let mut watch = store.watch(&watch).await.ok()?;
         loop {
-            let news = timeout(fencepost_tests::PATIENCE, watch.next()).await.expect("there is news").ok()?;
+            let news = timeout(fencepost_tests::PATIENCE, watch.next())
+                .await
+                .expect("there is news")
+                .ok()?;
             if let WatchNews::Events { events, .. } = news {
                 return events.first().map(Event::revision);
             }

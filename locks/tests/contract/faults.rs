@@ -6,17 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdWatch, LockStore, RangeRead, RangeWatch, StoreError, Wanted,
-    WatchNews,
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdWatch, LockStore, RangeRead, RangeWatch,
+    StoreError, Wanted, WatchNews,
 };
 use fencepost_policy::Revision;
 use fencepost_tests::{
-    Cluster, Etcd, EtcdSecurity, EtcdVersion, FreePort, PATIENCE, Process, Relay, Scratch, Tokens, eventually,
+    Cluster, Etcd, EtcdSecurity, EtcdVersion, FreePort, PATIENCE, Process, Relay, Scratch, Tokens,
+    eventually,
 };
 use tokio::time::{Instant, timeout};
 
 use crate::deadlines::timed;
-use crate::world::{CALL_MAX, after, key, news, next, next_events, put, spelled, tls, transact, writer};
+use crate::world::{
+    CALL_MAX, after, key, news, next, next_events, put, spelled, tls, transact, writer,
+};
 
 every_version! {
     each_member_may_be_paused,
@@ -38,10 +41,12 @@ every_version! {
     grpc_proxy_is_named_and_a_member_is_watched_instead,
 }
 
-/// How long a cluster may take to find a leader again, and we to find the cluster, on a busy machine.
+/// How long a cluster may take to find a leader again, and we to find the cluster, on a busy
+/// machine.
 const RECOVERY_MAX: Duration = Duration::from_secs(10);
 
-/// By when the watch on an endpoint that is gone has ended: before the keepalive of its connection (8 s) would notice.
+/// By when the watch on an endpoint that is gone has ended: before the keepalive of its connection
+/// (8 s) would notice.
 const WATCH_END_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) fn store(endpoints: &[String]) -> EtcdStore {
@@ -53,8 +58,11 @@ pub(crate) async fn cluster(version: EtcdVersion) -> Cluster {
 }
 
 /// What the lock's value is, by a read that must end in time.
-pub(crate) async fn read(store: &EtcdStore) -> (Result<(Revision, Option<String>), StoreError>, Duration) {
-    let (outcome, took) = timed(store.read(&[RangeRead { range: key("lock"), wanted: Wanted::All }])).await;
+pub(crate) async fn read(
+    store: &EtcdStore,
+) -> (Result<(Revision, Option<String>), StoreError>, Duration) {
+    let (outcome, took) =
+        timed(store.read(&[RangeRead { range: key("lock"), wanted: Wanted::All }])).await;
     assert!(took < CALL_MAX, "{took:?}: {outcome:?}");
     let outcome = outcome.map(|mut answer| {
         let found = answer.ranges.swap_remove(0).keys.pop();
@@ -77,7 +85,11 @@ async fn read_through(store: &EtcdStore, what: &str, expected: &str, may_be_away
             Err(error) => {
                 // Whoever was elected may be late, so that there is another election.
                 assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
-                assert!(may_be_away && began.elapsed() < RECOVERY_MAX, "{what}: {error} after {:?}", began.elapsed());
+                assert!(
+                    may_be_away && began.elapsed() < RECOVERY_MAX,
+                    "{what}: {error} after {:?}",
+                    began.elapsed()
+                );
                 (back, in_a_row) = (None, 0);
                 continue;
             }
@@ -135,7 +147,10 @@ async fn each_member_may_be_paused(version: EtcdVersion) {
         let mut running = watch(&store, after(known)).await;
         cluster.members[index].pause().await;
         let what = format!("etcd {version}, {} paused", if leads { "leader" } else { "follower" });
-        let (ended, ()) = tokio::join!(watch_ends(&store, &mut running), read_through(&store, &what, "shard-1", leads));
+        let (ended, ()) = tokio::join!(
+            watch_ends(&store, &mut running),
+            read_through(&store, &what, "shard-1", leads)
+        );
         let (mut moved, took) = timed(watch(&store, after(known))).await;
         println!("{what}: its watch ended after {ended:?}, another ran {took:?} later");
         let revision = transact(&others, vec![put("lock", "shard-2")]).await;
@@ -157,7 +172,10 @@ async fn each_member_may_be_killed(version: EtcdVersion) {
         let mut running = watch(&store, after(known)).await;
         cluster.members[index].kill();
         let what = format!("etcd {version}, {} killed", if leads { "leader" } else { "follower" });
-        let (ended, ()) = tokio::join!(watch_ends(&store, &mut running), read_through(&store, &what, "shard-1", leads));
+        let (ended, ()) = tokio::join!(
+            watch_ends(&store, &mut running),
+            read_through(&store, &what, "shard-1", leads)
+        );
         let (mut moved, took) = timed(watch(&store, after(known))).await;
         println!("{what}: its watch ended after {ended:?}, another ran {took:?} later");
         let revision = transact(&others, vec![put("lock", "shard-2")]).await;
@@ -184,8 +202,12 @@ async fn paused_cluster_is_unavailable_in_time_and_comes_back(version: EtcdVersi
     }
     let ended = timeout(PATIENCE, news(&mut running)).await.expect("the watch has ended");
     assert!(matches!(ended, Err(StoreError::Unavailable(_))), "{ended:?}");
-    let (outcome, took) = timed(store.watch(&[RangeWatch { range: key("lock"), from: after(known) }])).await;
-    assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "a paused cluster can't be watched");
+    let (outcome, took) =
+        timed(store.watch(&[RangeWatch { range: key("lock"), from: after(known) }])).await;
+    assert!(
+        matches!(outcome, Err(StoreError::Unavailable(_))),
+        "a paused cluster can't be watched"
+    );
     assert!(took < CALL_MAX, "{took:?}");
     cluster.members.iter().for_each(Etcd::resume);
     read_through(&store, &format!("etcd {version}, whole cluster resumed"), "shard-1", true).await;
@@ -210,7 +232,13 @@ async fn a_member_that_was_killed_answers_once_it_is_back(version: EtcdVersion) 
         assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
     }
     etcd.restart().await;
-    read_through(&store, &format!("etcd {version}, the only member killed and restarted"), "shard-1", true).await;
+    read_through(
+        &store,
+        &format!("etcd {version}, the only member killed and restarted"),
+        "shard-1",
+        true,
+    )
+    .await;
     let mut again = watch(&store, after(known)).await;
     let revision = transact(&hand, vec![put("lock", "shard-2")]).await;
     assert_eq!(next_event(&mut again).await, format!("lock=shard-2@{revision}"));
@@ -242,17 +270,21 @@ async fn an_endpoint_of_another_cluster_is_not_believed(version: EtcdVersion) {
     });
     read_through(&store, "ours", "ours", false).await;
     eventually("the other is not believed", async || {
-        let versions: Vec<_> = store.members().await.into_iter().map(|member| member.version).collect();
+        let versions: Vec<_> =
+            store.members().await.into_iter().map(|member| member.version).collect();
         matches!(versions[..], [Ok(_), Err(StoreError::AnotherCluster { .. })]).then_some(())
     })
     .await;
     ours.kill();
     for _ in 0..3 {
         let (outcome, _) = read(&store).await;
-        let Err(StoreError::AnotherCluster { endpoint, found, pinned }) = &outcome else { panic!("{outcome:?}") };
+        let Err(StoreError::AnotherCluster { endpoint, found, pinned }) = &outcome else {
+            panic!("{outcome:?}")
+        };
         assert_eq!(**endpoint, *theirs.endpoint());
         assert_ne!(found, pinned);
-        let watch = store.watch(&[RangeWatch { range: key("lock"), from: Revision::MIN }]).await.err();
+        let watch =
+            store.watch(&[RangeWatch { range: key("lock"), from: Revision::MIN }]).await.err();
         assert!(matches!(watch, Some(StoreError::AnotherCluster { .. })), "{watch:?}");
     }
     ours.restart().await;
@@ -268,7 +300,9 @@ async fn a_cluster_other_than_the_configured_one_is_not_believed(version: EtcdVe
         EtcdStore::new(&EtcdOptions { endpoints, cluster_id, ..EtcdOptions::default() })
     };
     let (outcome, _) = read(&configured(7)).await;
-    let Err(StoreError::AnotherCluster { found, pinned: 7, .. }) = outcome else { panic!("{outcome:?}") };
+    let Err(StoreError::AnotherCluster { found, pinned: 7, .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
     let (outcome, _) = read(&configured(found)).await;
     assert!(outcome.is_ok(), "{outcome:?}");
 }
@@ -296,19 +330,25 @@ async fn a_frozen_connection_is_left_for_another(version: EtcdVersion) {
     read_through(&store, "relayed", "shard-1", false).await;
     relay.freeze().await;
     let what = format!("etcd {version}, connection frozen");
-    let (ended, ()) = tokio::join!(watch_ends(&store, &mut running), read_through(&store, &what, "shard-1", false));
+    let (ended, ()) = tokio::join!(
+        watch_ends(&store, &mut running),
+        read_through(&store, &what, "shard-1", false)
+    );
     println!("{what}: its watch ended after {ended:?}");
     let mut moved = watch(&store, after(known)).await;
     let revision = transact(&hand, vec![put("lock", "shard-2")]).await;
     assert_eq!(next_event(&mut moved).await, format!("lock=shard-2@{revision}"));
 }
 
-/// Each read waited for a connection of its own, for no longer than for an answer, and gave it up then.
+/// Each read waited for a connection of its own, for no longer than for an answer, and gave it up
+/// then.
 async fn connection_that_comes_up_slowly_is_used(version: EtcdVersion) {
     let security = EtcdSecurity::new(Tokens::Simple(PATIENCE));
-    let options = fencepost_tests::EtcdOptions { security: Some(security.clone()), ..Default::default() };
+    let options =
+        fencepost_tests::EtcdOptions { security: Some(security.clone()), ..Default::default() };
     let etcd = Etcd::start_with(version, &options).await;
-    let target = etcd.endpoint().trim_start_matches("https://").parse().expect("an endpoint is an address");
+    let target =
+        etcd.endpoint().trim_start_matches("https://").parse().expect("an endpoint is an address");
     let relay = Relay::start(target).await;
     let tls = EtcdTls { client: tls(&security), server_name: None };
     let store = EtcdStore::new(&EtcdOptions {
@@ -316,7 +356,8 @@ async fn connection_that_comes_up_slowly_is_used(version: EtcdVersion) {
         cluster_id: None,
         access: Arc::new(EtcdAccess::new(Some(tls), None)),
     });
-    // By TLS 1.2, which etcd 3.5.1 has, it takes 800 ms, and by TLS 1.3 an answer more than 500 with it.
+    // By TLS 1.2, which etcd 3.5.1 has, it takes 800 ms, and by TLS 1.3 an answer more than 500
+    // with it.
     relay.delay(Duration::from_millis(200)).await;
     let known = eventually("it is read", async || read(&store).await.0.ok()).await.0;
     watch(&store, after(known)).await;
@@ -339,10 +380,17 @@ async fn a_frozen_connection_is_replaced_once_the_network_is_back(version: EtcdV
             let (outcome, _) = read(&store).await;
             assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
         }
-        // The relay accepts while it is frozen, so that whoever looks for a better connection shows.
+        // The relay accepts while it is frozen, so that whoever looks for a better connection
+        // shows.
         assert!(relay.accepted() > connections, "a connection that failed is not used again");
         relay.restore().await;
-        read_through(&store, &format!("etcd {version}, only connection {name} and restored"), "shard-1", true).await;
+        read_through(
+            &store,
+            &format!("etcd {version}, only connection {name} and restored"),
+            "shard-1",
+            true,
+        )
+        .await;
     }
 }
 
@@ -377,7 +425,8 @@ async fn a_restored_backup_shows_as_lower_revisions(version: EtcdVersion) {
     }
     read_through(&store, "before", "9", false).await;
     etcd.restore_snapshot(&snapshot).await;
-    let (revision, value) = eventually("the store answers", async || read(&store).await.0.ok()).await;
+    let (revision, value) =
+        eventually("the store answers", async || read(&store).await.0.ok()).await;
     assert_eq!((revision, value.as_deref()), (backed_up, Some("shard-1")));
 }
 
@@ -408,7 +457,9 @@ async fn what_a_member_tells_of_its_log_falls_by_a_restore_alone(version: EtcdVe
 async fn a_store_that_wants_a_login_refuses(version: EtcdVersion) {
     let etcd = Etcd::start(version).await;
     let known = transact(&writer(&[etcd.endpoint()]).await, vec![put("lock", "shard-1")]).await;
-    for command in ["user add root:secret", "role add root", "user grant-role root root", "auth enable"] {
+    for command in
+        ["user add root:secret", "role add root", "user grant-role root root", "auth enable"]
+    {
         etcd.etcdctl(&command.split(' ').collect::<Vec<_>>()).await;
     }
     let store = store(&[etcd.endpoint()]);
@@ -429,7 +480,10 @@ async fn members_are_asked_side_by_side(version: EtcdVersion) {
     eventually("the one that is left is heard in time", async || {
         let (members, took) = timed(store.members()).await;
         assert!(took < CALL_MAX, "{took:?}");
-        let told: Vec<_> = members.iter().map(|member| (member.endpoint.to_string(), member.version.is_ok())).collect();
+        let told: Vec<_> = members
+            .iter()
+            .map(|member| (member.endpoint.to_string(), member.version.is_ok()))
+            .collect();
         (told == expected).then_some(())
     })
     .await;
@@ -442,10 +496,15 @@ async fn a_dropped_watch_ends_in_etcd(version: EtcdVersion) {
     let known = transact(&writer(&[etcd.endpoint()]).await, vec![put("lock", "shard-1")]).await;
     let streams = async || {
         let address = address(&etcd);
-        let metrics =
-            fencepost_tests::request(address, "GET", "/metrics", &[], b"").await.expect("etcd answers").text();
-        let line = metrics.lines().find(|line| line.starts_with("etcd_debugging_mvcc_watch_stream_total "));
-        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("etcd counts its watch streams")
+        let metrics = fencepost_tests::request(address, "GET", "/metrics", &[], b"")
+            .await
+            .expect("etcd answers")
+            .text();
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("etcd_debugging_mvcc_watch_stream_total "));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .expect("etcd counts its watch streams")
     };
     let running = watch(&store, after(known)).await;
     assert_eq!(streams().await, 1);
@@ -466,13 +525,16 @@ async fn grpc_proxy_is_named_and_a_member_is_watched_instead(version: EtcdVersio
     eventually("etcd is read by way of it", async || read(&alone).await.0.ok()).await;
     eventually("what is wrong with it is told", async || {
         let ranges = [RangeWatch { range: key("lock"), from: after(known) }];
-        let error = alone.watch(&ranges).await.expect_err("no watch begins by way of it").to_string();
+        let error =
+            alone.watch(&ranges).await.expect_err("no watch begins by way of it").to_string();
         error.contains("etcd's gRPC proxy").then_some(())
     })
     .await;
     let mut watch = watch(&store(&[proxy, etcd.endpoint()]), after(known)).await;
     let written = transact(&writer(&[etcd.endpoint()]).await, vec![put("lock", "shard-2")]).await;
-    let WatchNews::Events { events, .. } = next(&mut watch).await else { panic!("a write is told as an event") };
+    let WatchNews::Events { events, .. } = next(&mut watch).await else {
+        panic!("a write is told as an event")
+    };
     assert_eq!(events[0].revision(), written);
 }
 
@@ -483,7 +545,8 @@ async fn endpoint_without_a_listener_is_one_plain_line() {
     let endpoint = format!("http://{}", nobody.address());
     let (outcome, _) = read(&store(std::slice::from_ref(&endpoint))).await;
     let told = outcome.unwrap_err().to_string();
-    let expected =
-        format!("the lock store does not answer: {endpoint}: no connection: Connection refused (os error 111)");
+    let expected = format!(
+        "the lock store does not answer: {endpoint}: no connection: Connection refused (os error 111)"
+    );
     assert_eq!(told, expected);
 }

@@ -42,7 +42,10 @@ async fn nothing_is_refused_or_lost_while_logins_end(version: EtcdVersion) {
     let (store, hand) = (secure.store(), secure.writer().await);
     let first = transact(&hand, vec![put("/shards/a", "0")]).await;
     // It goes on when the login ends that it was begun with, and when reads find theirs ended.
-    let mut standing = store.watch(&[RangeWatch { range: prefix("/shards/"), from: first }]).await.expect("a watch");
+    let mut standing = store
+        .watch(&[RangeWatch { range: prefix("/shards/"), from: first }])
+        .await
+        .expect("a watch");
     collect(&mut standing, 1).await;
     let mut next = after(first);
     let (began, mut reads, mut slowest) = (Instant::now(), 0, Duration::ZERO);
@@ -53,10 +56,14 @@ async fn nothing_is_refused_or_lost_while_logins_end(version: EtcdVersion) {
         slowest = slowest.max(asked.elapsed());
         reads += 1;
         if reads % 50 == 0 {
-            // Begun with whatever login there is on its connection, it tells what was written since the last one ended.
+            // Begun with whatever login there is on its connection, it tells what was written since
+            // the last one ended.
             let ranges = [RangeWatch { range: prefix("/shards/"), from: next }];
             transact(&hand, vec![put("/shards/a", reads.to_string())]).await;
-            let mut watch = store.watch(&ranges).await.unwrap_or_else(|error| panic!("watch at {reads}: {error}"));
+            let mut watch = store
+                .watch(&ranges)
+                .await
+                .unwrap_or_else(|error| panic!("watch at {reads}: {error}"));
             let events = collect(&mut watch, 1).await;
             next = after(events[0].1.revision());
             known += 1;
@@ -65,7 +72,9 @@ async fn nothing_is_refused_or_lost_while_logins_end(version: EtcdVersion) {
     collect(&mut standing, known).await;
     let more = timeout(Duration::from_millis(50), news(&mut standing)).await;
     assert!(more.is_err(), "it has not ended: {more:?}");
-    println!("etcd {version}: {reads} reads and {known} watches while logins ended, the slowest read took {slowest:?}");
+    println!(
+        "etcd {version}: {reads} reads and {known} watches while logins ended, the slowest read took {slowest:?}"
+    );
     let logins = secure.etcd.requests_total().await.of("Authenticate");
     assert!(logins >= 4, "{logins}");
 }
@@ -132,7 +141,10 @@ async fn a_password_may_change_at_any_moment_of_a_login(version: EtcdVersion) {
         let root = secure.writer().await;
         let changing = async {
             sleep(Duration::from_millis(25) * round).await;
-            root.auth_client().user_change_password("fencepost", password).await.expect("root may change passwords");
+            root.auth_client()
+                .user_change_password("fencepost", password)
+                .await
+                .expect("root may change passwords");
         };
         let reading = async {
             let began = Instant::now();
@@ -147,7 +159,11 @@ async fn a_password_may_change_at_any_moment_of_a_login(version: EtcdVersion) {
 
 async fn change_password(secure: &Secure, password: &str) {
     let client = secure.writer().await;
-    client.auth_client().user_change_password("fencepost", password).await.expect("root may change passwords");
+    client
+        .auth_client()
+        .user_change_password("fencepost", password)
+        .await
+        .expect("root may change passwords");
 }
 
 async fn a_wrong_password_is_told_once_a_second_and_a_right_one_heals(version: EtcdVersion) {
@@ -173,10 +189,17 @@ async fn a_wrong_password_is_told_once_a_second_and_a_right_one_heals(version: E
     assert!((2..=most).contains(&tried), "{tried}");
     std::fs::remove_file(secure.security.directory().join("password")).unwrap();
     let missing = eventually("the file is read again", async || {
-        read(&store).await.err().map(|error| error.to_string()).filter(|error| !error.contains("authentication"))
+        read(&store)
+            .await
+            .err()
+            .map(|error| error.to_string())
+            .filter(|error| !error.contains("authentication"))
     });
     let missing = missing.await;
-    assert!(missing.starts_with("no login to the lock store") && missing.contains("No such file"), "{missing}");
+    assert!(
+        missing.starts_with("no login to the lock store") && missing.contains("No such file"),
+        "{missing}"
+    );
     secure.write_password("secret-1");
     eventually("the right password is read", async || read(&store).await.ok()).await;
 }
@@ -203,8 +226,10 @@ async fn what_may_not_be_read_is_named(version: EtcdVersion) {
     secure.grant("/shards/a").await;
     let store = secure.store();
     let read = async |ranges: &[_]| {
-        let ranges: Vec<_> =
-            ranges.iter().map(|range| RangeRead { range: Clone::clone(range), wanted: Wanted::All }).collect();
+        let ranges: Vec<_> = ranges
+            .iter()
+            .map(|range| RangeRead { range: Clone::clone(range), wanted: Wanted::All })
+            .collect();
         store.read(&ranges).await.err().map(|error| error.to_string())
     };
     let denied = |keys: &str| {
@@ -215,7 +240,8 @@ async fn what_may_not_be_read_is_named(version: EtcdVersion) {
     assert_eq!(read(&[key("/shards/b")]).await, denied("/shards/b"));
     assert_eq!(read(&[key("/shards/a"), prefix("/shards/")]).await, denied("--prefix /shards/"));
     assert_eq!(read(&[prefix("it's")]).await, denied(r"--prefix 'it'\''s'"));
-    let watched = [key("/shards/a"), key("/shards/b")].map(|range| RangeWatch { range, from: Revision::MIN });
+    let watched =
+        [key("/shards/a"), key("/shards/b")].map(|range| RangeWatch { range, from: Revision::MIN });
     let watched = store.watch(&watched).await.err().map(|error| error.to_string());
     assert_eq!(watched, denied("/shards/b"));
     // What is shown is what etcdctl has to be given.
@@ -246,7 +272,8 @@ async fn users_may_be_turned_on_and_off(version: EtcdVersion) {
     read(&secure.store()).await.expect("nobody has to log in, on a new connection either");
     let stranger = secure.store();
     read(&stranger).await.expect("nobody has to log in");
-    let mut anybody = Client::connect([secure.etcd.endpoint()], Some(secure.stranger())).await.unwrap();
+    let mut anybody =
+        Client::connect([secure.etcd.endpoint()], Some(secure.stranger())).await.unwrap();
     anybody.auth_enable().await.expect("users can be turned on");
     read(&stranger).await.expect("whoever has not logged in does so now");
     read(&store).await.expect("and whoever had");
@@ -270,7 +297,10 @@ async fn connections_use_the_certificate_in_its_file(version: EtcdVersion) {
     read(&store).await.expect("the connection goes on with what it was made with");
     let began = Instant::now();
     let refused = read(&secure.store()).await;
-    println!("etcd {version}, a certificate of another authority: {refused:?} after {:?}", began.elapsed());
+    println!(
+        "etcd {version}, a certificate of another authority: {refused:?} after {:?}",
+        began.elapsed()
+    );
     assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
     secure.security.replace_client();
     assert_eq!(tls.look(), Look::Reloaded);

@@ -1,5 +1,5 @@
-//! What every store of locks must do: one suite, run against the store in memory and against real etcd of both versions;
-//! and what only a cluster can be put through.
+//! What every store of locks must do: one suite, run against the store in memory and against real
+//! etcd of both versions; and what only a cluster can be put through.
 
 /// Makes a test of each rule for each version.
 macro_rules! every_version {
@@ -69,7 +69,8 @@ macro_rules! every_store {
     };
 }
 
-/// Makes a test of each rule for etcd of both versions with TLS, and with logins that end all the time.
+/// Makes a test of each rule for etcd of both versions with TLS, and with logins that end all the
+/// time.
 macro_rules! secure_etcd {
     ($($suite:ident: { $($rule:ident,)* })*) => {
         mod secure_etcd_3_4 {

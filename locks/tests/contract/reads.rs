@@ -15,7 +15,10 @@ pub(crate) async fn a_read_shows_every_write_acknowledged_before_it(world: &impl
     }
     let revision = world.delete("lock").await;
     let answer = world.read(key("lock"), Wanted::All).await;
-    assert_eq!((answer.revision, answer.ranges[0].keys.len(), answer.ranges[0].count), (revision, 0, 0));
+    assert_eq!(
+        (answer.revision, answer.ranges[0].keys.len(), answer.ranges[0].count),
+        (revision, 0, 0)
+    );
 }
 
 pub(crate) async fn a_key_tells_when_it_was_created_and_written(world: &impl World) {
@@ -47,12 +50,20 @@ pub(crate) async fn ranges_beyond_a_request_are_from_the_same_revision(world: &i
 }
 
 /// Writes the same to all these keys at once, over and over, while they are read.
-async fn twins_are_never_seen_apart(world: &impl World, names: &[&str], ranges: &[KeyRange], reads: usize) {
-    let write =
-        async |number: usize| world.transact(names.iter().map(|name| put(name, number.to_string())).collect()).await;
+async fn twins_are_never_seen_apart(
+    world: &impl World,
+    names: &[&str],
+    ranges: &[KeyRange],
+    reads: usize,
+) {
+    let write = async |number: usize| {
+        world.transact(names.iter().map(|name| put(name, number.to_string())).collect()).await
+    };
     write(0).await;
-    let asked: Vec<RangeRead> =
-        ranges.iter().map(|range| RangeRead { range: range.clone(), wanted: Wanted::All }).collect();
+    let asked: Vec<RangeRead> = ranges
+        .iter()
+        .map(|range| RangeRead { range: range.clone(), wanted: Wanted::All })
+        .collect();
     let writing = async {
         for number in 1.. {
             write(number).await;
@@ -67,7 +78,11 @@ async fn twins_are_never_seen_apart(world: &impl World, names: &[&str], ranges: 
             let keys: Vec<_> = answer.ranges.iter().flat_map(|range| &range.keys).collect();
             assert_eq!(keys.len(), names.len());
             for twin in &keys {
-                assert_eq!((&twin.value, twin.modified), (&keys[0].value, keys[0].modified), "{keys:?}");
+                assert_eq!(
+                    (&twin.value, twin.modified),
+                    (&keys[0].value, keys[0].modified),
+                    "{keys:?}"
+                );
                 assert!(twin.modified <= answer.revision, "{twin:?} at {}", answer.revision);
             }
             seen.insert(answer.revision);
@@ -135,10 +150,21 @@ pub(crate) async fn a_prefix_has_the_keys_that_begin_with_it_and_no_others(world
         b"\xff\xff\0",
     ];
     world.transact(names.iter().map(|name| put(name, "")).collect()).await;
-    let prefixes: [&[u8]; 10] =
-        [b"", b"a", b"a/", b"a/\xff", b"a/\xff\xff", b"\xff", b"\xff\xff", b"\xff\xff\xff", b"\0", b"c"];
+    let prefixes: [&[u8]; 10] = [
+        b"",
+        b"a",
+        b"a/",
+        b"a/\xff",
+        b"a/\xff\xff",
+        b"\xff",
+        b"\xff\xff",
+        b"\xff\xff\xff",
+        b"\0",
+        b"c",
+    ];
     for start in prefixes {
-        let expected: Vec<&[u8]> = names.into_iter().filter(|name| name.starts_with(start)).collect();
+        let expected: Vec<&[u8]> =
+            names.into_iter().filter(|name| name.starts_with(start)).collect();
         let answer = world.read(prefix(start), Wanted::All).await;
         let found: Vec<&[u8]> = answer.ranges[0].keys.iter().map(|found| &found.key[..]).collect();
         assert_eq!(found, expected, "{}", start.escape_ascii());
@@ -169,7 +195,12 @@ pub(crate) async fn history_tells_what_a_key_was(world: &impl World) {
     let was = async |at: Revision| {
         let found = world.store().read_at(b"lock", at).await.expect("history is there");
         found.map(|found| {
-            (String::from_utf8(found.value.to_vec()).unwrap(), found.created, found.modified, found.version)
+            (
+                String::from_utf8(found.value.to_vec()).unwrap(),
+                found.created,
+                found.modified,
+                found.version,
+            )
         })
     };
     assert_eq!(was(before).await, None);

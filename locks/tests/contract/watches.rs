@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use fencepost_locks::{LockStore, StoreError, Watch, WatchNews};
 use fencepost_policy::Revision;
 
-use crate::world::{World, after, collect, delete, key, next, next_events, numbered, prefix, put, spelled};
+use crate::world::{
+    World, after, collect, delete, key, next, next_events, numbered, prefix, put, spelled,
+};
 
 pub(crate) async fn a_watch_from_the_past_begins_with_what_happened_since(world: &impl World) {
     world.put("lock", "shard-0").await;
@@ -15,10 +17,15 @@ pub(crate) async fn a_watch_from_the_past_begins_with_what_happened_since(world:
     let second = world.put("lock", "shard-2").await;
     let deleted = world.delete("lock").await;
     let mut watch = world.watch([(key("lock"), from)]).await;
-    let told: Vec<String> = collect(&mut watch, 3).await.iter().map(|(_, event)| spelled(event)).collect();
+    let told: Vec<String> =
+        collect(&mut watch, 3).await.iter().map(|(_, event)| spelled(event)).collect();
     assert_eq!(
         told,
-        [format!("lock=shard-1@{from}"), format!("lock=shard-2@{second}"), format!("lock deleted@{deleted}")]
+        [
+            format!("lock=shard-1@{from}"),
+            format!("lock=shard-2@{second}"),
+            format!("lock deleted@{deleted}")
+        ]
     );
     let again = world.put("lock", "shard-3").await;
     let told = collect(&mut watch, 1).await;
@@ -51,11 +58,14 @@ pub(crate) async fn caught_up_is_told_once_behind_the_past(world: &impl World) {
     assert_eq!(told, [format!("lock=shard-1@{from}"), format!("lock=shard-2@{second}")]);
     let third = world.put("lock", "shard-3").await;
     let news = watch.next().await.expect("the watch goes on");
-    assert!(matches!(&news, WatchNews::Events { events, .. } if events[0].revision() == third), "{news:?}");
+    assert!(
+        matches!(&news, WatchNews::Events { events, .. } if events[0].revision() == third),
+        "{news:?}"
+    );
 }
 
-/// etcd tells nothing of a watch from the past before it next looks at those that are behind: each event came 0.1 s late, and until then a
-/// superseded holder was let in.
+/// etcd tells nothing of a watch from the past before it next looks at those that are behind: each
+/// event came 0.1 s late, and until then a superseded holder was let in.
 pub(crate) async fn caught_up_watches_tell_events_at_once(world: &impl World) {
     const ROUNDS: usize = 15;
     let mut latencies = Vec::new();
@@ -79,7 +89,8 @@ pub(crate) async fn a_watch_from_the_future_is_silent_until_then(world: &impl Wo
     for value in ["1", "2", "3", "4"] {
         world.put("lock", value).await;
     }
-    let told: Vec<String> = collect(&mut watch, 2).await.iter().map(|(_, event)| spelled(event)).collect();
+    let told: Vec<String> =
+        collect(&mut watch, 2).await.iter().map(|(_, event)| spelled(event)).collect();
     assert_eq!(told, [format!("lock=3@{future}"), format!("lock=4@{}", after(future))]);
 }
 
@@ -87,10 +98,18 @@ pub(crate) async fn each_range_is_told_its_own_events(world: &impl World) {
     let known = world.put("start", "").await;
     let from = after(known);
     let late = Revision::new(known.get() + 3).unwrap();
-    let ranges = [(key("a"), from), (prefix("a"), from), (key("b"), late), (prefix(""), from), (key("never"), from)];
+    let ranges = [
+        (key("a"), from),
+        (prefix("a"), from),
+        (key("b"), late),
+        (prefix(""), from),
+        (key("never"), from),
+    ];
     let mut watch = world.watch(ranges).await;
     let mut expected = BTreeSet::new();
-    for (name, told) in [("a", &[0, 1, 3][..]), ("b", &[3]), ("ab", &[1, 3]), ("b", &[2, 3]), ("\u{ff}", &[3])] {
+    for (name, told) in
+        [("a", &[0, 1, 3][..]), ("b", &[3]), ("ab", &[1, 3]), ("b", &[2, 3]), ("\u{ff}", &[3])]
+    {
         let revision = world.put(name, "").await;
         expected.extend(told.iter().map(|range| (*range, revision)));
     }
@@ -105,21 +124,29 @@ pub(crate) async fn each_range_is_told_its_own_events(world: &impl World) {
 
 pub(crate) async fn a_transaction_is_told_at_once(world: &impl World) {
     let known = world.put("start", "").await;
-    let mut watch = world.watch([(prefix("queue/"), after(known)), (prefix("lock/"), after(known))]).await;
+    let mut watch =
+        world.watch([(prefix("queue/"), after(known)), (prefix("lock/"), after(known))]).await;
     let mut late = Vec::new();
     for round in 0..20 {
-        let mut writes: Vec<_> = (0..100).map(|number| put(numbered("queue/", number), round.to_string())).collect();
+        let mut writes: Vec<_> =
+            (0..100).map(|number| put(numbered("queue/", number), round.to_string())).collect();
         writes.extend((0..20).map(|number| put(numbered("lock/", number), "")));
         late.push(world.transact(writes).await);
     }
     // As they happen, and again as history.
-    let mut history = world.watch([(prefix("queue/"), after(known)), (prefix("lock/"), after(known))]).await;
+    let mut history =
+        world.watch([(prefix("queue/"), after(known)), (prefix("lock/"), after(known))]).await;
     for watch in [&mut watch, &mut history] {
         let mut seen: [Vec<Revision>; 2] = [Vec::new(), Vec::new()];
         while seen.iter().any(|seen| seen.len() < late.len()) {
             let (range, events) = next_events(watch).await;
             for together in events.chunk_by(|one, other| one.revision() == other.revision()) {
-                assert_eq!(together.len(), [100, 20][range], "revision {} of range {range}", together[0].revision());
+                assert_eq!(
+                    together.len(),
+                    [100, 20][range],
+                    "revision {} of range {range}",
+                    together[0].revision()
+                );
                 seen[range].push(together[0].revision());
             }
         }
@@ -134,11 +161,13 @@ pub(crate) async fn a_deletion_is_told_with_its_revision(world: &impl World) {
     let again = world.put("lock", "").await;
     let told = collect(&mut watch, 3).await;
     let told: BTreeSet<String> = told.iter().map(|(_, event)| spelled(event)).collect();
-    let expected = [format!("log=@{deleted}"), format!("lock deleted@{deleted}"), format!("lock=@{again}")];
+    let expected =
+        [format!("log=@{deleted}"), format!("lock deleted@{deleted}"), format!("lock=@{again}")];
     assert_eq!(told, BTreeSet::from(expected));
 }
 
-/// etcd 3.4.23 and 3.5.1 would be silent about a deletion at the very revision up to which they have compacted.
+/// etcd 3.4.23 and 3.5.1 would be silent about a deletion at the very revision up to which they
+/// have compacted.
 pub(crate) async fn a_deletion_is_told_or_its_history_is_compacted(world: &impl World) {
     for compacts in [false, true] {
         let known = world.put("lock", "shard-1").await;
@@ -154,7 +183,9 @@ pub(crate) async fn a_deletion_is_told_or_its_history_is_compacted(world: &impl 
                 assert_eq!(spelled(&events[0]), format!("lock deleted@{deleted}"));
             }
             WatchNews::Compacted { range: 0 } if compacts => {}
-            WatchNews::Events { .. } | WatchNews::Compacted { .. } | WatchNews::CaughtUp => panic!("{news:?}"),
+            WatchNews::Events { .. } | WatchNews::Compacted { .. } | WatchNews::CaughtUp => {
+                panic!("{news:?}")
+            }
         }
     }
 }
@@ -164,13 +195,20 @@ pub(crate) async fn compaction_ends_the_watch_of_that_range_only(world: &impl Wo
     let second = world.put("lock", "shard-2").await;
     world.compact(second).await;
     let third = world.put("lock", "shard-3").await;
-    let ranges = [(key("lock"), third), (key("lock"), first), (prefix("lo"), after(third)), (key("l"), second)];
+    let ranges = [
+        (key("lock"), third),
+        (key("lock"), first),
+        (prefix("lo"), after(third)),
+        (key("l"), second),
+    ];
     let mut watch = world.watch(ranges).await;
     let (mut compacted, mut told) = (BTreeSet::new(), Vec::new());
     while compacted.len() < 2 {
         match next(&mut watch).await {
             WatchNews::Compacted { range } => assert!(compacted.insert(range), "told once"),
-            WatchNews::Events { range, events } => told.extend(events.iter().map(|event| (range, spelled(event)))),
+            WatchNews::Events { range, events } => {
+                told.extend(events.iter().map(|event| (range, spelled(event))))
+            }
             WatchNews::CaughtUp => panic!("it was left out"),
         }
     }
@@ -246,11 +284,14 @@ pub(crate) async fn thousands_of_ranges_are_watched_over_one_stream(world: &impl
     let mut known = Revision::MIN;
     for hundred in 0..KEYS / 100 {
         let numbers = hundred * 100..(hundred + 1) * 100;
-        known = world.transact(numbers.map(|number| put(numbered("lock/", number), &value)).collect()).await;
+        known = world
+            .transact(numbers.map(|number| put(numbered("lock/", number), &value)).collect())
+            .await;
     }
     let first = Revision::new(2).unwrap();
     let name = |range: usize| numbered("lock/", range % KEYS);
-    // Each has an event from the past, so that news comes while the later ranges are still being asked for.
+    // Each has an event from the past, so that news comes while the later ranges are still being
+    // asked for.
     let mut watch = world.watch((0..RANGES).map(|range| (key(name(range)), first))).await;
     let mut told = collect(&mut watch, RANGES).await;
     told.sort_by_key(|(range, _)| *range);
@@ -260,7 +301,9 @@ pub(crate) async fn thousands_of_ranges_are_watched_over_one_stream(world: &impl
     }
     let revision = world.put(name(RANGES - 1), "again").await;
     let told = collect(&mut watch, RANGES / KEYS).await;
-    assert!(told.iter().all(|(range, event)| range % KEYS == KEYS - 1 && event.revision() == revision));
+    assert!(
+        told.iter().all(|(range, event)| range % KEYS == KEYS - 1 && event.revision() == revision)
+    );
 }
 
 pub(crate) async fn a_watch_of_nothing_is_refused(world: &impl World) {

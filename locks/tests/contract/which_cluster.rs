@@ -34,7 +34,9 @@ async fn id(etcd: &Etcd) -> u64 {
 }
 
 /// As a source starts: it is read and watched while its members are asked how they are.
-async fn start(store: &EtcdStore) -> (Result<Option<String>, StoreError>, Option<StoreError>, Vec<Member>) {
+async fn start(
+    store: &EtcdStore,
+) -> (Result<Option<String>, StoreError>, Option<StoreError>, Vec<Member>) {
     let ranges = [RangeWatch { range: key("lock"), from: fencepost_policy::Revision::MIN }];
     let ((read, _), watch, members) = join!(read(store), store.watch(&ranges), store.members());
     (read.map(|(_, holder)| holder), watch.err(), members)
@@ -49,7 +51,8 @@ async fn endpoints_of_two_clusters_are_believed_neither_at_the_start(version: Et
     }
     let check = |error: Option<&StoreError>| {
         let said = error.map(StoreError::to_string).unwrap_or_default();
-        let is_told = belongings.iter().all(|belonging| said.contains(belonging)) && said.contains("set cluster_id");
+        let is_told = belongings.iter().all(|belonging| said.contains(belonging))
+            && said.contains("set cluster_id");
         assert!(is_told, "{belongings:?}: {error:?}");
     };
     for round in 0..STARTS {
@@ -86,7 +89,8 @@ async fn the_configured_cluster_is_meant_whoever_else_answers(version: EtcdVersi
         for round in 0..STARTS {
             let mut endpoints = endpoints.to_vec();
             endpoints.rotate_left(round % 2);
-            let store = EtcdStore::new(&EtcdOptions { endpoints, cluster_id, ..EtcdOptions::default() });
+            let store =
+                EtcdStore::new(&EtcdOptions { endpoints, cluster_id, ..EtcdOptions::default() });
             let (read, watch, members) = start(&store).await;
             assert_eq!(read.unwrap().as_deref(), Some(holder));
             assert!(watch.is_none(), "{watch:?}");
@@ -101,7 +105,8 @@ async fn minority_of_endpoints_is_not_believed(version: EtcdVersion) {
     let [mut ours, theirs] = ours_and_theirs(version).await;
     let nobody = FreePort::reserve();
     ours.kill();
-    let store = store(&[theirs.endpoint(), ours.endpoint(), format!("http://{}", nobody.address())]);
+    let store =
+        store(&[theirs.endpoint(), ours.endpoint(), format!("http://{}", nobody.address())]);
     let (read, watch, _) = start(&store).await;
     for error in [read.err(), watch] {
         let said = error.expect("it is not believed").to_string();
@@ -128,9 +133,16 @@ async fn member_stopped_at_the_start_delays_only_the_first_read(version: EtcdVer
     for endpoints in [&endpoints[..], &endpoints[..2]] {
         let store = store(endpoints);
         let (outcome, took) = read(&store).await;
-        assert_eq!(outcome.unwrap().1.as_deref(), Some("shard-1"), "a read has a deadline: after {took:?}");
+        assert_eq!(
+            outcome.unwrap().1.as_deref(),
+            Some("shard-1"),
+            "a read has a deadline: after {took:?}"
+        );
         let (_, again) = read(&store).await;
-        println!("etcd {version}, one of {} stopped: first read after {took:?}, then {again:?}", endpoints.len());
+        println!(
+            "etcd {version}, one of {} stopped: first read after {took:?}, then {again:?}",
+            endpoints.len()
+        );
     }
     cluster.members[stopped].resume();
 }

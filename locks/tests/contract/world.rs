@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions, Txn, TxnOp};
 use fencepost_locks::{
-    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, Event, KeyRange, KeyValue, LockStore, MemoryStore,
-    RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted, Watch, WatchNews, Write,
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, Event, KeyRange, KeyValue, LockStore,
+    MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted, Watch, WatchNews, Write,
 };
 use fencepost_policy::Revision;
-use fencepost_tests::{self as etcd, Etcd, EtcdSecurity, EtcdVersion, PATIENCE, Tokens, replace_file};
+use fencepost_tests::{
+    self as etcd, Etcd, EtcdSecurity, EtcdVersion, PATIENCE, Tokens, replace_file,
+};
 use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles};
 use tokio::time::timeout;
 
@@ -41,9 +43,11 @@ pub(crate) trait World {
         self.transact(vec![delete(key)]).await
     }
 
-    /// Puts keys of that prefix with numbers, in as few transactions as etcd allows, and returns the last revision.
+    /// Puts keys of that prefix with numbers, in as few transactions as etcd allows, and returns
+    /// the last revision.
     async fn put_numbered(&self, prefix: &str, count: usize) -> Revision {
-        let writes: Vec<Write> = (0..count).map(|number| put(numbered(prefix, number), number.to_string())).collect();
+        let writes: Vec<Write> =
+            (0..count).map(|number| put(numbered(prefix, number), number.to_string())).collect();
         let mut revision = Revision::MIN;
         for chunk in writes.chunks(100) {
             revision = self.transact(chunk.to_vec()).await;
@@ -63,8 +67,12 @@ pub(crate) trait World {
     }
 
     /// Watches ranges from revisions.
-    async fn watch(&self, ranges: impl IntoIterator<Item = (KeyRange, Revision)>) -> <Self::Store as LockStore>::Watch {
-        let ranges: Vec<RangeWatch> = ranges.into_iter().map(|(range, from)| RangeWatch { range, from }).collect();
+    async fn watch(
+        &self,
+        ranges: impl IntoIterator<Item = (KeyRange, Revision)>,
+    ) -> <Self::Store as LockStore>::Watch {
+        let ranges: Vec<RangeWatch> =
+            ranges.into_iter().map(|(range, from)| RangeWatch { range, from }).collect();
         self.store().watch(&ranges).await.expect("the store can be watched")
     }
 }
@@ -130,7 +138,9 @@ pub(crate) async fn collect(watch: &mut impl Watch, count: usize) -> Vec<(usize,
 /// Short spelling of an event: `key=value@revision`, `key deleted@revision`.
 pub(crate) fn spelled(event: &Event) -> String {
     match event {
-        Event::Put(written) => format!("{}={}@{}", text(&written.key), text(&written.value), written.modified),
+        Event::Put(written) => {
+            format!("{}={}@{}", text(&written.key), text(&written.value), written.modified)
+        }
         Event::Delete { key, revision } => format!("{} deleted@{revision}", text(key)),
     }
 }
@@ -182,12 +192,16 @@ pub(crate) struct EtcdWorld {
 impl EtcdWorld {
     pub(crate) async fn start(version: EtcdVersion) -> EtcdWorld {
         let etcd = Etcd::start(version).await;
-        let store = EtcdStore::new(&EtcdOptions { endpoints: vec![etcd.endpoint()], ..EtcdOptions::default() });
+        let store = EtcdStore::new(&EtcdOptions {
+            endpoints: vec![etcd.endpoint()],
+            ..EtcdOptions::default()
+        });
         let writer = writer(&[etcd.endpoint()]).await;
         EtcdWorld { etcd, store, writer }
     }
 
-    /// With TLS, and as a user whose logins last for one or two seconds and who may read everything, but no more.
+    /// With TLS, and as a user whose logins last for one or two seconds and who may read
+    /// everything, but no more.
     pub(crate) async fn start_secure(version: EtcdVersion) -> EtcdWorld {
         let secure = Secure::start(version, Tokens::Jwt(Duration::from_secs(1))).await;
         secure.grant("--prefix ''").await;
@@ -196,7 +210,8 @@ impl EtcdWorld {
     }
 }
 
-/// An etcd with TLS and users; ours is `fencepost`, in a role of that name, which has no permission yet.
+/// An etcd with TLS and users; ours is `fencepost`, in a role of that name, which has no permission
+/// yet.
 pub(crate) struct Secure {
     pub(crate) etcd: Etcd,
     pub(crate) security: Arc<EtcdSecurity>,
@@ -211,14 +226,26 @@ impl Secure {
     }
 
     /// Takes so long to check a password; twice as long with each step.
-    pub(crate) async fn start_costly(version: EtcdVersion, tokens: Tokens, bcrypt_cost: u32) -> Secure {
+    pub(crate) async fn start_costly(
+        version: EtcdVersion,
+        tokens: Tokens,
+        bcrypt_cost: u32,
+    ) -> Secure {
         let security = EtcdSecurity::new(tokens);
         let arguments = vec!["--bcrypt-cost".to_owned(), bcrypt_cost.to_string()];
         let security_of_etcd = Some(Arc::clone(&security));
-        let options = etcd::EtcdOptions { security: security_of_etcd, arguments, ..etcd::EtcdOptions::default() };
+        let options = etcd::EtcdOptions {
+            security: security_of_etcd,
+            arguments,
+            ..etcd::EtcdOptions::default()
+        };
         let etcd = Etcd::start_with(version, &options).await;
         etcd.enable_users().await;
-        for command in ["role add fencepost", "user add fencepost:secret-1", "user grant-role fencepost fencepost"] {
+        for command in [
+            "role add fencepost",
+            "user add fencepost:secret-1",
+            "user grant-role fencepost fencepost",
+        ] {
             etcd.etcdctl(&command.split(' ').collect::<Vec<_>>()).await;
         }
         let tls = tls(&security);
@@ -234,7 +261,8 @@ impl Secure {
     /// Grants the role to read these keys, as etcdctl is told them in a shell.
     pub(crate) async fn grant(&self, keys: &str) {
         let keys = keys.split(' ').map(|word| word.trim_matches('\''));
-        let arguments: Vec<&str> = ["role", "grant-permission", "fencepost", "read"].into_iter().chain(keys).collect();
+        let arguments: Vec<&str> =
+            ["role", "grant-permission", "fencepost", "read"].into_iter().chain(keys).collect();
         self.etcd.etcdctl(&arguments).await;
     }
 
@@ -268,7 +296,11 @@ impl Secure {
 /// What connections to that etcd are made with.
 pub(crate) fn tls(security: &EtcdSecurity) -> ClientTls {
     let (certificate, key) = security.client();
-    let files = ClientFiles { ca: security.ca(), crl: None, identity: Some(IdentityFiles { certificate, key }) };
+    let files = ClientFiles {
+        ca: security.ca(),
+        crl: None,
+        identity: Some(IdentityFiles { certificate, key }),
+    };
     ClientTls::load(files, &[b"h2"]).expect("the files can be used")
 }
 
@@ -286,7 +318,11 @@ pub(crate) async fn transact(writer: &Client, writes: Vec<Write>) -> Revision {
             Write::Delete { key } => TxnOp::delete(key, None),
         })
         .collect();
-    let written = writer.kv_client().txn(Txn::new().and_then(operations)).await.expect("etcd can be written to");
+    let written = writer
+        .kv_client()
+        .txn(Txn::new().and_then(operations))
+        .await
+        .expect("etcd can be written to");
     let revision = written.header().expect("an answer has a header").revision();
     Revision::new(revision.unsigned_abs()).expect("etcd has a revision")
 }
@@ -316,6 +352,6 @@ impl World for EtcdWorld {
     }
 }
 
-/// How long a call may take before the test says that it hangs. The calls' own deadlines are shorter; a busy machine adds
-/// to them.
+/// How long a call may take before the test says that it hangs. The calls' own deadlines are
+/// shorter; a busy machine adds to them.
 pub(crate) const CALL_MAX: Duration = Duration::from_secs(5);

@@ -12,7 +12,8 @@ use crate::cache::tracked::TrackedLock;
 use crate::cache::trust::Trust;
 use crate::store::KeyValue;
 use crate::world::{
-    any_news, block_on, common, enter_when_open, every_interleaving, revision, taken, token, track_watched,
+    any_news, block_on, common, enter_when_open, every_interleaving, revision, taken, token,
+    track_watched,
 };
 
 /// A lock that `a` holds since 10, as a read has shown.
@@ -25,7 +26,10 @@ fn held_by_a() -> (Arc<TrackedLock>, Arc<Common>, Inbox) {
 
 /// A quorum read shows that record.
 fn learn(lock: &TrackedLock, common: &Common, at: u64, record: KeyValue) {
-    assert!(lock.read(&common.trust.sending(), revision(at), &[record]).is_none(), "all is known without a walk");
+    assert!(
+        lock.read(&common.trust.sending(), revision(at), &[record]).is_none(),
+        "all is known without a walk"
+    );
 }
 
 fn admit(lock: &TrackedLock, owner: &'static str, at: u64) -> Admission {
@@ -40,7 +44,11 @@ fn nobody_is_admitted_by_news_that_the_gate_has_not_learnt() {
             let lock = Arc::clone(&lock);
             thread::spawn(move || {
                 if let Ok(admission) = lock.enter(&token("b", 20), &any_news()) {
-                    assert_eq!(lock.describe(Instant::now()).gate.floor, 20, "the gate knew of what it let in");
+                    assert_eq!(
+                        lock.describe(Instant::now()).gate.floor,
+                        20,
+                        "the gate knew of what it let in"
+                    );
                     lock.leave(admission);
                 }
             })
@@ -102,7 +110,9 @@ fn is_woken_by(open: impl Fn(&TrackedLock, Admission) + Clone + Send + Sync + 's
         learn(&lock, &common, 20, taken("b", 20));
         let waiting = {
             let lock = Arc::clone(&lock);
-            thread::spawn(move || lock.leave(block_on(enter_when_open(&lock, &token("b", 20))).unwrap()))
+            thread::spawn(move || {
+                lock.leave(block_on(enter_when_open(&lock, &token("b", 20))).unwrap())
+            })
         };
         open(&lock, admission);
         waiting.join().unwrap();

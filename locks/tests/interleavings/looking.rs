@@ -25,7 +25,9 @@ fn distrust_ends_only_when_the_lost_history_is_forgotten() {
 
         let looking = {
             let lock = Arc::clone(&lock);
-            thread::spawn(move || assert_ne!(lock.view().judge(&token("a", 10), &any_news()), Verdict::Admit))
+            thread::spawn(move || {
+                assert_ne!(lock.view().judge(&token("a", 10), &any_news()), Verdict::Admit)
+            })
         };
         common.trust.accept(|| {
             scope.forget();
@@ -47,7 +49,9 @@ fn cached_news_admits_only_with_the_read_under_its_watch() {
 
         let looking = {
             let lock = Arc::clone(&lock);
-            thread::spawn(move || assert_ne!(lock.view().judge(&token("a", 10), &any_news()), Verdict::Admit))
+            thread::spawn(move || {
+                assert_ne!(lock.view().judge(&token("a", 10), &any_news()), Verdict::Admit)
+            })
         };
         common.trust.watch_caught_up();
         lock.read(&common.trust.sending(), revision(20), &[taken("b", 20)]);

@@ -1,5 +1,6 @@
-//! What `src/sync.rs` has for the product, in types that loom sees: each step of one is a step that may come before or after
-//! any step of another thread, and a load shows whatever the memory model lets it show.
+//! What `src/sync.rs` has for the product, in types that loom sees: each step of one is a step that
+//! may come before or after any step of another thread, and a load shows whatever the memory model
+//! lets it show.
 
 mod arc_swap;
 mod notify;

@@ -26,8 +26,8 @@ pub(crate) fn every_interleaving(of: impl Fn() + Sync + Send + 'static) {
     check(loom::model::Builder::new(), of);
 }
 
-/// Runs it once for each interleaving in which threads are interrupted so many times at most where they could have gone on: for
-/// what would take too long otherwise.
+/// Runs it once for each interleaving in which threads are interrupted so many times at most where
+/// they could have gone on: for what would take too long otherwise.
 pub(crate) fn interleavings_with_interruptions(max: usize, of: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = model.preemption_bound.or(Some(max));
@@ -35,7 +35,8 @@ pub(crate) fn interleavings_with_interruptions(max: usize, of: impl Fn() + Sync 
 }
 
 fn check(model: loom::model::Builder, of: impl Fn() + Sync + Send + 'static) {
-    // Deadlines want a timer. It is never driven: no deadline comes, so who waits for ever is found out.
+    // Deadlines want a timer. It is never driven: no deadline comes, so who waits for ever is found
+    // out.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
     model.check(of);
@@ -72,7 +73,13 @@ pub(crate) fn track_watched(common: &Arc<Common>, scope: Option<Arc<Scope>>) -> 
 /// The lock's record as the owner that took it at that revision wrote it.
 pub(crate) fn taken(owner: &'static str, at: u64) -> KeyValue {
     let at = revision(at);
-    KeyValue { key: Bytes::from_static(KEY.as_bytes()), value: owner.into(), created: at, modified: at, version: 1 }
+    KeyValue {
+        key: Bytes::from_static(KEY.as_bytes()),
+        value: owner.into(),
+        created: at,
+        modified: at,
+        version: 1,
+    }
 }
 
 pub(crate) fn token(owner: &'static str, at: u64) -> FenceToken<&'static str> {
@@ -82,10 +89,17 @@ pub(crate) fn token(owner: &'static str, at: u64) -> FenceToken<&'static str> {
 /// Of a request that takes news of any age.
 pub(crate) fn any_news() -> Timing {
     let now = Instant::now();
-    Timing { arrived: now, not_before: None, now, max_age: Duration::from_secs(3600), linearizable: false }
+    Timing {
+        arrived: now,
+        not_before: None,
+        now,
+        max_age: Duration::from_secs(3600),
+        linearizable: false,
+    }
 }
 
-/// Waits at the barrier as the last layer of the proxy does: the change is taken before the look, and awaited after.
+/// Waits at the barrier as the last layer of the proxy does: the change is taken before the look,
+/// and awaited after.
 pub(crate) async fn enter_when_open(
     lock: &TrackedLock,
     token: &FenceToken<&'static str>,

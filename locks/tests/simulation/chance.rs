@@ -9,7 +9,8 @@ use std::time::Duration;
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// The stream of that purpose. One for each, so that what happens in one place does not depend on how often another one asked.
+    /// The stream of that purpose. One for each, so that what happens in one place does not depend
+    /// on how often another one asked.
     pub(crate) fn of(seed: u64, purpose: impl Hash) -> Chance {
         let mut hasher = DefaultHasher::new(); // The same in every process, other than `RandomState`.
         (seed, purpose).hash(&mut hasher);

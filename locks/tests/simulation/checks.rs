@@ -22,9 +22,10 @@ pub(crate) struct Seen {
     learnt_in: u64,
 }
 
-/// `floor-rises`: it never falls, and is above whatever is known to have ended. A templated lock that nobody holds is forgotten
-/// with its floor: it is another one when it comes again. If the store went back meanwhile, and nobody could notice, no floor and no
-/// record keeps apart what was then and what is now: that is one of the limits in README.md.
+/// `floor-rises`: it never falls, and is above whatever is known to have ended. A templated lock
+/// that nobody holds is forgotten with its floor: it is another one when it comes again. If the
+/// store went back meanwhile, and nobody could notice, no floor and no record keeps apart what was
+/// then and what is now: that is one of the limits in README.md.
 pub(crate) fn gates(world: &World) {
     let Some(proxy) = world.proxy() else { return };
     let mut seen = world.seen.borrow_mut();
@@ -33,10 +34,20 @@ pub(crate) fn gates(world: &World) {
         let floor = described.gate.floor;
         let holder = described.holder.map(|(_, first, _)| first.get());
         let (lock_now, history) = (Arc::downgrade(&lock), world.histories.get());
-        let mut now = Seen { era: world.accepted.get(), lock: lock_now, floor, holder, learnt_in: history };
-        assert!(holder <= Some(floor), "{}: the floor is {floor}, but {holder:?} holds the lock", lock.key());
+        let mut now =
+            Seen { era: world.accepted.get(), lock: lock_now, floor, holder, learnt_in: history };
+        assert!(
+            holder <= Some(floor),
+            "{}: the floor is {floor}, but {holder:?} holds the lock",
+            lock.key()
+        );
         let key = lock.key().as_str();
-        let index = world.plan.locks.iter().position(|(name, _)| *name == key).expect("only those are asked for");
+        let index = world
+            .plan
+            .locks
+            .iter()
+            .position(|(name, _)| *name == key)
+            .expect("only those are asked for");
         world.ledger.check(index, &described.gate);
         if seen.get(&index).is_some_and(|before| !before.lock.ptr_eq(&now.lock)) {
             world.count("forgotten");
@@ -45,12 +56,21 @@ pub(crate) fn gates(world: &World) {
             let learns = floor > 0 && !(before.lock.ptr_eq(&now.lock) && before.floor > 0);
             if !learns {
                 now.learnt_in = before.learnt_in;
-            } else if before.learnt_in < history && world.noticed.get().is_none() && !world.plan.remembers {
+            } else if before.learnt_in < history
+                && world.noticed.get().is_none()
+                && !world.plan.remembers
+            {
                 world.begin_anew(index);
             }
         }
-        if let Some(before) = seen.get(&index).filter(|before| before.era == now.era && before.lock.ptr_eq(&now.lock)) {
-            assert!(before.floor <= floor, "the floor of {key} fell from {} to {floor}", before.floor);
+        if let Some(before) =
+            seen.get(&index).filter(|before| before.era == now.era && before.lock.ptr_eq(&now.lock))
+        {
+            assert!(
+                before.floor <= floor,
+                "the floor of {key} fell from {} to {floor}",
+                before.floor
+            );
             let ended = before.holder.filter(|_| described.as_of.is_some() && holder.is_none());
             assert!(ended < Some(floor), "{key}: the floor is {floor}, but {ended:?} has ended");
         }
@@ -71,8 +91,9 @@ pub(crate) fn notice(world: &World) {
     }
 }
 
-/// Once the store was noticed to have gone back, in whichever life of the proxy, only tenures that began above all that had been seen are
-/// let in, until an operator accepts it. And `recorded-first`: no tenure is let in that a later life would not know of.
+/// Once the store was noticed to have gone back, in whichever life of the proxy, only tenures that
+/// began above all that had been seen are let in, until an operator accepts it. And
+/// `recorded-first`: no tenure is let in that a later life would not know of.
 pub(crate) fn let_in(world: &World, claim: &Claim, tenure: Revision) {
     let (name, noticed) = (claim.request.name, world.noticed.get());
     assert!(
@@ -83,8 +104,10 @@ pub(crate) fn let_in(world: &World, claim: &Claim, tenure: Revision) {
         world.count("let in above");
     }
     if world.plan.remembers {
-        let recorded = world.disk.written().recorded.get(claim.lock.key().as_str()).copied().flatten();
-        let is_same = recorded == Some(tenure) || recorded.is_some_and(|recorded| claim.is_named(recorded));
+        let recorded =
+            world.disk.written().recorded.get(claim.lock.key().as_str()).copied().flatten();
+        let is_same =
+            recorded == Some(tenure) || recorded.is_some_and(|recorded| claim.is_named(recorded));
         assert!(is_same, "#{name} is let in under {tenure}, but what is recorded is {recorded:?}");
     }
 }
@@ -98,8 +121,9 @@ pub(crate) fn admission(world: &World, claim: &Claim, admission: &Admission) {
     assert!(floor <= admission.tenure().get(), "#{name} is let out below the floor {floor}");
     let_in(world, claim, admission.tenure());
     watched(world, claim);
-    let named =
-        truth.named_by(token).unwrap_or_else(|| panic!("#{name} is let out, but its token never held the lock"));
+    let named = truth
+        .named_by(token)
+        .unwrap_or_else(|| panic!("#{name} is let out, but its token never held the lock"));
     let span = &truth.spans[named];
     let is_trusted = world.trusted.get().is_some_and(|since| since <= claim.arrived);
     if !is_trusted {
@@ -107,13 +131,17 @@ pub(crate) fn admission(world: &World, claim: &Claim, admission: &Admission) {
     }
     world.worker.check_order(token.lock, named, *name);
     if !world.plan.stale_reads {
-        let since = if claim.request.linearizable { claim.arrived.at } else { claim.arrived.at - MAX_AGE };
-        assert!(span.held_since(since), "#{name} is let out, but its tenure had ended by {since:?}: {span:?}");
+        let since =
+            if claim.request.linearizable { claim.arrived.at } else { claim.arrived.at - MAX_AGE };
+        assert!(
+            span.held_since(since),
+            "#{name} is let out, but its tenure had ended by {since:?}: {span:?}"
+        );
     }
 }
 
-/// `watched-admission`: while no watch is up, cached news admits only if a read that was sent since the loss has failed. While one is up, what
-/// admits was read since then.
+/// `watched-admission`: while no watch is up, cached news admits only if a read that was sent since
+/// the loss has failed. While one is up, what admits was read since then.
 fn watched(world: &World, claim: &Claim) {
     let now = Instant::now();
     let dated = now - claim.lock.view().age(now).expect("what admits has been read");
@@ -122,13 +150,18 @@ fn watched(world: &World, claim: &Claim) {
     }
     let (name, watches) = (claim.request.name, world.watches.borrow());
     match watches.up_since() {
-        Some(since) => assert!(since <= dated, "#{name} is let out by news from before the watch that is up"),
-        None => assert!(watches.read_failed(), "#{name} is let out by cached news while no watch is up"),
+        Some(since) => {
+            assert!(since <= dated, "#{name} is let out by news from before the watch that is up")
+        }
+        None => {
+            assert!(watches.read_failed(), "#{name} is let out by cached news while no watch is up")
+        }
     }
     world.count(if watches.up_since().is_some() { "cached" } else { "cached while reads fail" });
 }
 
-/// `final-refusal`: whoever held the lock before it sent its request, and still does, is never told that it does not.
+/// `final-refusal`: whoever held the lock before it sent its request, and still does, is never told
+/// that it does not.
 pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: Rejection) {
     let says_stale = match reason {
         Rejection::NotOwner
@@ -153,7 +186,8 @@ pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: 
     }
     let truth = world.truth.borrow();
     let lock = &truth.locks[request.token.lock];
-    // Where history is compacted away, a holder that has rewritten its key has to present a newer revision.
+    // Where history is compacted away, a holder that has rewritten its key has to present a newer
+    // revision.
     let is_compacted = lock.layout == Layout::Key && request.token.revision < world.compacted.get();
     assert!(
         is_compacted || !lock.is_true_since(&request.token, arrived),
@@ -162,7 +196,8 @@ pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: 
     );
 }
 
-/// Whoever waits at the gate is told when it opens: when its time is up, the gate is shut still, or opens at this instant.
+/// Whoever waits at the gate is told when it opens: when its time is up, the gate is shut still, or
+/// opens at this instant.
 pub(crate) fn waited(world: &World, lock: usize, entry: &Result<Revision, EnterError>) {
     let is_open = match entry {
         Ok(_) | Err(EnterError::Record(_)) => true,
@@ -170,5 +205,9 @@ pub(crate) fn waited(world: &World, lock: usize, entry: &Result<Revision, EnterE
     };
     let now = Instant::now();
     let opens_now = world.ledger.opens_at(lock, now) || world.started.get() + ORPHAN_TIMEOUT == now;
-    assert!(!is_open || opens_now, "the gate of {} opened, but who waited was not told", world.plan.locks[lock].0);
+    assert!(
+        !is_open || opens_now,
+        "the gate of {} opened, but who waited was not told",
+        world.plan.locks[lock].0
+    );
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{Queued, Timing, TrackedLock};
-use fencepost_policy::{Admission, EnterError, FenceToken, Layout, Rejection, Revision, Tenure, Verdict};
+use fencepost_policy::{
+    Admission, EnterError, FenceToken, Layout, Rejection, Revision, Tenure, Verdict,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::chance::Chance;
@@ -71,7 +73,10 @@ impl Claim {
         arrived: Point,
     ) -> Result<Claim, Rejection> {
         let key = world.plan.locks[request.token.lock].0;
-        let lock = proxy.lock(key, Instant::now() + CONFIRM_TIMEOUT).await.ok_or(Rejection::Unverifiable)?;
+        let lock = proxy
+            .lock(key, Instant::now() + CONFIRM_TIMEOUT)
+            .await
+            .ok_or(Rejection::Unverifiable)?;
         let revision = Revision::new(request.token.revision).expect("tokens name revisions");
         let token = FenceToken { owner: request.token.owner.clone(), revision };
         Ok(Claim { request: request.clone(), arrived, token, lock })
@@ -91,7 +96,8 @@ impl Claim {
         let deadline = Instant::now() + CONFIRM_TIMEOUT;
         let mut asked_at = self.arrived.at;
         loop {
-            let is_decided = || self.lock.view().judge(&self.token, &self.timing()) != Verdict::Confirm;
+            let is_decided =
+                || self.lock.view().judge(&self.token, &self.timing()) != Verdict::Confirm;
             let answered = self.lock.confirm_unless(asked_at, deadline, is_decided).await;
             match self.lock.view().judge(&self.token, &self.timing()) {
                 Verdict::Admit => return Ok(()),
@@ -139,7 +145,12 @@ impl Claim {
         }
     }
 
-    pub(crate) async fn record(&self, world: &World, tenure: Revision, chance: &mut Chance) -> Result<(), Rejection> {
+    pub(crate) async fn record(
+        &self,
+        world: &World,
+        tenure: Revision,
+        chance: &mut Chance,
+    ) -> Result<(), Rejection> {
         let mut recorded_as = tenure;
         loop {
             // The operator may have accepted meanwhile that the store went back.
@@ -167,7 +178,8 @@ impl Claim {
         }
     }
 
-    /// Whether that revision too names the tenure that holds the lock: its history may be shown farther back than before.
+    /// Whether that revision too names the tenure that holds the lock: its history may be shown
+    /// farther back than before.
     pub(crate) fn is_named(&self, revision: Revision) -> bool {
         let outlook = self.lock.view();
         let present = outlook.believed_tenure().filter(|_| self.lock.layout() == Layout::Key);

@@ -53,8 +53,17 @@ impl Disk {
 
     /// What a new process reads; requests of the last one may run until then.
     pub(crate) fn memory(&self, until: Instant) -> Memory {
-        let remembered = |tenure: &Option<Revision>| Remembered { tenure: *tenure, until: Some(until), others: false };
-        let locks = self.written().recorded.iter().map(|(lock, tenure)| (lock.clone(), remembered(tenure))).collect();
+        let remembered = |tenure: &Option<Revision>| Remembered {
+            tenure: *tenure,
+            until: Some(until),
+            others: false,
+        };
+        let locks = self
+            .written()
+            .recorded
+            .iter()
+            .map(|(lock, tenure)| (lock.clone(), remembered(tenure)))
+            .collect();
         Memory { locks, disk: self.clone(), accepted: AtomicBool::new(false) }
     }
 }
@@ -71,7 +80,11 @@ pub(crate) struct Memory {
 impl GateMemory for Memory {
     fn of(&self, lock: &LockKey, _layout: Layout) -> Option<Remembered> {
         let Remembered { tenure, until, others } = *self.locks.get(lock.as_str())?;
-        Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until, others })
+        Some(Remembered {
+            tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)),
+            until,
+            others,
+        })
     }
 
     fn clear(&self, _lock: &LockKey) {} // No operator of this world clears orphans.

@@ -12,10 +12,12 @@ use crate::script::{delete, put};
 use crate::truth::{Token, Written};
 use crate::world::World;
 
-/// By when nothing is left of what was sent before, and all is known again: an orphan's time, the longest pause between two attempts.
+/// By when nothing is left of what was sent before, and all is known again: an orphan's time, the
+/// longest pause between two attempts.
 const SETTLED_AFTER: Duration = Duration::from_millis(1_000);
 
-/// How long a holder's request takes then, be it the first of its tenure, with its predecessor's at the worker.
+/// How long a holder's request takes then, be it the first of its tenure, with its predecessor's at
+/// the worker.
 const ADMITTED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Waits until all is answered, ends all faults, and has holders come and go.
@@ -27,7 +29,8 @@ pub(crate) async fn play(world: &Rc<World>) {
     sleep(SETTLED_AFTER).await;
     assert!(world.ledger.is_empty(), "something counts on that has ended");
     accept_regression(world).await;
-    // The store may have gone back and have grown again before anyone could notice. Then only another process learns all anew.
+    // The store may have gone back and have grown again before anyone could notice. Then only
+    // another process learns all anew.
     let is_lost = world.trusted.get().is_none();
     if is_lost {
         let seen = world.kill_proxy();
@@ -78,7 +81,14 @@ pub(crate) async fn get_in(world: &Rc<World>, lock: usize, nth: u64) {
     };
     let name = 1_000_000 + 2 * lock as u64 + nth;
     let token = Token { revision, ..token };
-    let request = Request { name, token, linearizable: nth == 1, is_fence: false, is_exempt: false, leaves: None };
+    let request = Request {
+        name,
+        token,
+        linearizable: nth == 1,
+        is_fence: false,
+        is_exempt: false,
+        leaves: None,
+    };
     let sent = Instant::now();
     let life = world.proxy().map(|proxy| proxy.life);
     let (sender, answer) = tokio::sync::oneshot::channel();
@@ -88,6 +98,14 @@ pub(crate) async fn get_in(world: &Rc<World>, lock: usize, nth: u64) {
     });
     let answer = answer.await.expect("it is answered");
     let key = world.plan.locks[lock].0;
-    assert_eq!(answer, Some(Ok(Outcome::Admitted)), "nothing fails any more, but the holder of {key} does not get in");
-    assert!(sent.elapsed() <= ADMITTED_WITHIN, "the holder of {key} got in only after {:?}", sent.elapsed());
+    assert_eq!(
+        answer,
+        Some(Ok(Outcome::Admitted)),
+        "nothing fails any more, but the holder of {key} does not get in"
+    );
+    assert!(
+        sent.elapsed() <= ADMITTED_WITHIN,
+        "the holder of {key} got in only after {:?}",
+        sent.elapsed()
+    );
 }

@@ -46,12 +46,19 @@ impl Fate {
 
 impl Exchange {
     /// An admitted request goes out.
-    pub(crate) fn admitted(mut self, life: u64, lock: Arc<TrackedLock>, admission: Admission, proceeds: bool) {
+    pub(crate) fn admitted(
+        mut self,
+        life: u64,
+        lock: Arc<TrackedLock>,
+        admission: Admission,
+        proceeds: bool,
+    ) {
         let world = Rc::clone(&self.world);
         let place = (world.era(self.lock), admission.tenure().get());
         world.note(|| format!("#{}: let out under {place:?}", self.name));
         world.ledger.entered(self.lock, place);
-        let risked = world.worker.enters_at_a_risk(self.lock, place, proceeds && world.plan.proceeds);
+        let risked =
+            world.worker.enters_at_a_risk(self.lock, place, proceeds && world.plan.proceeds);
         let fate = Fate::of(&world, &mut self.chance);
         let upload = if let Fate::Uploads(time) = fate { time } else { Duration::ZERO };
         // The worker may use the part of a body that it has.
@@ -107,7 +114,9 @@ impl Sent {
                     let changed = self.lock.gate_changed();
                     if self.lock.has_ended(admission.term()) {
                         drop(changed);
-                        return self.lose(admission, "its body is cut", std::future::pending()).await;
+                        return self
+                            .lose(admission, "its body is cut", std::future::pending())
+                            .await;
                     }
                     tokio::select! {
                         biased;

@@ -1,7 +1,8 @@
-//! Runs all tasks of a simulation on one thread, in one order: of all tasks that can go on, always the first.
+//! Runs all tasks of a simulation on one thread, in one order: of all tasks that can go on, always
+//! the first.
 //!
-//! So what happens at one instant happens one after the other, and the source has dealt with one thing before the next one
-//! happens.
+//! So what happens at one instant happens one after the other, and the source has dealt with one
+//! thing before the next one happens.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +81,12 @@ impl Executor {
         }
     }
 
-    pub(crate) fn spawn(&self, class: Class, life: Life, future: impl Future<Output = ()> + 'static) {
+    pub(crate) fn spawn(
+        &self,
+        class: Class,
+        life: Life,
+        future: impl Future<Output = ()> + 'static,
+    ) {
         let id = (class, self.made.replace(self.made.get() + 1));
         let waker = Waker::from(Arc::new(Raise { id, ready: Arc::clone(&self.ready) }));
         waker.wake_by_ref();
@@ -93,7 +99,8 @@ impl Executor {
         self.tasks.borrow_mut().retain(|id, task| {
             let lives = task.life != Some(life);
             if !lives {
-                let nothing = Task { future: Box::pin(async {}), waker: Waker::noop().clone(), life: None };
+                let nothing =
+                    Task { future: Box::pin(async {}), waker: Waker::noop().clone(), life: None };
                 killed.insert(*id, std::mem::replace(task, nothing));
             }
             lives

@@ -46,7 +46,11 @@ impl Ledger {
     pub(crate) fn orphan_ended(&self, lock: usize, place: Place, until: Instant) {
         self.change(lock, |counted| {
             counted.leaves(place, |there| {
-                let orphan = there.orphans.iter().position(|other| *other == until).expect("it was lost before");
+                let orphan = there
+                    .orphans
+                    .iter()
+                    .position(|other| *other == until)
+                    .expect("it was lost before");
                 there.orphans.remove(orphan);
             });
         });
@@ -61,12 +65,21 @@ impl Ledger {
         let ledger = self.0.borrow();
         let nothing = Counted::default();
         let counted = ledger.get(&lock).unwrap_or(&nothing);
-        let ought = counted.admitted.iter().map(|(place, there)| (place.1, there.running, there.orphans.len()));
-        let counts = gate.at_worker.iter().map(|there| (there.tenure.get(), there.running, there.orphans));
-        assert!(ought.clone().eq(counts.clone()), "a gate counts {gate:?} and not {:?}", ought.collect::<Vec<_>>());
+        let ought = counted
+            .admitted
+            .iter()
+            .map(|(place, there)| (place.1, there.running, there.orphans.len()));
+        let counts =
+            gate.at_worker.iter().map(|there| (there.tenure.get(), there.running, there.orphans));
+        assert!(
+            ought.clone().eq(counts.clone()),
+            "a gate counts {gate:?} and not {:?}",
+            ought.collect::<Vec<_>>()
+        );
     }
 
-    /// Whether something stops to count right now that a request of another tenure may have waited for.
+    /// Whether something stops to count right now that a request of another tenure may have waited
+    /// for.
     pub(crate) fn opens_at(&self, lock: usize, now: Instant) -> bool {
         self.0.borrow().get(&lock).is_some_and(|counted| {
             let mut orphans = counted.admitted.values().flat_map(|there| &there.orphans);

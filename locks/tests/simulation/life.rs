@@ -1,4 +1,5 @@
-//! The lives of the proxy: it is started, killed and started again, and remembers what it has recorded.
+//! The lives of the proxy: it is started, killed and started again, and remembers what it has
+//! recorded.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -8,7 +9,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use fencepost_locks::{
-    GateMemory, LockSource, LockSpec, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks, TrackedLock,
+    GateMemory, LockSource, LockSpec, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks,
+    TrackedLock,
 };
 use fencepost_policy::{LockKey, Revision};
 use tokio::time::Instant;
@@ -29,7 +31,11 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) async fn lock(&self, key: &'static str, deadline: Instant) -> Option<Arc<TrackedLock>> {
+    pub(crate) async fn lock(
+        &self,
+        key: &'static str,
+        deadline: Instant,
+    ) -> Option<Arc<TrackedLock>> {
         match self.static_locks.get(key) {
             Some(lock) => Some(Arc::clone(lock)),
             None => self.templated.load(key, deadline).await.ok(),
@@ -56,15 +62,18 @@ impl World {
             tracked_locks_max: self.plan.tracked_locks_max,
             ..SourceOptions::default()
         };
-        let (source, driver) = LockSource::build("simulated", options, SimulatedStore::new(Rc::clone(self)));
+        let (source, driver) =
+            LockSource::build("simulated", options, SimulatedStore::new(Rc::clone(self)));
         let (mut static_locks, mut template) = (BTreeMap::new(), None);
         for (key, layout) in self.plan.locks {
             let format = RecordFormat::plain(layout);
             let format = Arc::new(RecordFormat { free_values: vec![FREE.into()], ..format });
             if key.starts_with(TEMPLATE) {
-                template = Some(source.template(&TemplateSpec { prefix: TEMPLATE.to_owned(), format }));
+                template =
+                    Some(source.template(&TemplateSpec { prefix: TEMPLATE.to_owned(), format }));
             } else {
-                let lock = source.track(LockSpec { key: LockKey::new(key).unwrap(), format }).unwrap();
+                let lock =
+                    source.track(LockSpec { key: LockKey::new(key).unwrap(), format }).unwrap();
                 static_locks.insert(key, lock);
             }
         }
@@ -89,10 +98,12 @@ impl World {
         seen
     }
 
-    /// An operator accepts that the store went back, and may be gone before hearing what became of that.
+    /// An operator accepts that the store went back, and may be gone before hearing what became of
+    /// that.
     pub(crate) fn accept_regression(self: &Rc<Self>, proxy: Rc<Proxy>) {
         let world = Rc::clone(self);
-        let leaves = Chance::of(self.seed, ("operator", proxy.life, self.executor.steps())).one_in(2);
+        let leaves =
+            Chance::of(self.seed, ("operator", proxy.life, self.executor.steps())).one_in(2);
         self.executor.spawn(Class::Operator, Some(proxy.life), async move {
             let mut answer = pin!(proxy.source.accept_regression());
             let asked = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await;

@@ -1,11 +1,14 @@
-//! Judge, cache and gate as a whole, on virtual time, in worlds made from seeds: the store and the network delay, lose, repeat,
-//! stall, compact and go back, the worker is slow and can't be stopped, clients come late and leave early, the proxy is killed.
-//! Whatever the proxy promises is checked after every step against what is true.
+//! Judge, cache and gate as a whole, on virtual time, in worlds made from seeds: the store and the
+//! network delay, lose, repeat, stall, compact and go back, the worker is slow and can't be
+//! stopped, clients come late and leave early, the proxy is killed. Whatever the proxy promises is
+//! checked after every step against what is true.
 //!
-//! - `FENCEPOST_SIM_SEED=17 cargo test -p fencepost-locks --test simulation` runs one seed and prints what happened.
+//! - `FENCEPOST_SIM_SEED=17 cargo test -p fencepost-locks --test simulation` runs one seed and
+//!   prints what happened.
 //! - `FENCEPOST_SIM_SEEDS=10000 …` runs so many.
 //!
-//! One seed is one run: time is virtual, chance comes from the seed, and no `select!` of the cache picks by chance of its own.
+//! One seed is one run: time is virtual, chance comes from the seed, and no `select!` of the cache
+//! picks by chance of its own.
 
 mod chance;
 mod checks;
@@ -92,8 +95,16 @@ fn run(seed: u64) -> Run {
     simulate(seed, Plan::of(seed), script::play)
 }
 
-fn simulate<P: Future<Output = ()> + 'static>(seed: u64, plan: Plan, play: impl FnOnce(Rc<World>) -> P) -> Run {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+fn simulate<P: Future<Output = ()> + 'static>(
+    seed: u64,
+    plan: Plan,
+    play: impl FnOnce(Rc<World>) -> P,
+) -> Run {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let world = World::new(seed, plan);
         let _tell = TellIfItFails(Rc::clone(&world));
@@ -127,7 +138,9 @@ impl Drop for StopIfItFails<'_> {
 }
 
 fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+    std::env::var(variable)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
 #[test]
@@ -146,7 +159,9 @@ fn whatever_happens_the_promises_are_kept() {
             }
             let run = run(seed);
             let mut counts = counts.lock().unwrap();
-            run.counts.into_iter().for_each(|(what, times)| *counts.entry(what).or_default() += times);
+            run.counts
+                .into_iter()
+                .for_each(|(what, times)| *counts.entry(what).or_default() += times);
         }
     };
     std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
@@ -154,7 +169,10 @@ fn whatever_happens_the_promises_are_kept() {
     println!("{seeds} seeds: {counts:?}");
     // A simulation in which nothing happens finds nothing.
     for what in EXPECTED {
-        assert!(seeds < SEEDS || counts.get(what).is_some_and(|times| *times > 0), "{what} never happened");
+        assert!(
+            seeds < SEEDS || counts.get(what).is_some_and(|times| *times > 0),
+            "{what} never happened"
+        );
     }
 }
 

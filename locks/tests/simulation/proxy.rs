@@ -17,8 +17,8 @@ use crate::world::World;
 
 const BODY_MILLIS_MAX: u64 = 60;
 
-/// By when every request is answered, or at the worker: a load, a confirmation, a body, a wait at the barrier, and then
-/// once more a record, a connection and a confirmation.
+/// By when every request is answered, or at the worker: a load, a confirmation, a body, a wait at
+/// the barrier, and then once more a record, a connection and a confirmation.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(1_200);
 
 /// What a client wants.
@@ -92,13 +92,17 @@ impl Route {
 }
 
 /// A request arrives at the proxy. Returns what its client is told, if it is still there.
-pub(crate) async fn arrive(world: Rc<World>, request: Request) -> Option<Result<Outcome, Rejection>> {
+pub(crate) async fn arrive(
+    world: Rc<World>,
+    request: Request,
+) -> Option<Result<Outcome, Rejection>> {
     let mut chance = Chance::of(world.seed, ("request", request.name));
     let (name, arrived) = (request.name, world.now());
     // Not a forged one, nor one of a history that is lost.
     let is_genuine = world.told.borrow().contains(&(world.histories.get(), request.token.clone()));
     world.note(|| {
-        let Request { token: Token { lock, owner, revision }, linearizable, is_fence, .. } = &request;
+        let Request { token: Token { lock, owner, revision }, linearizable, is_fence, .. } =
+            &request;
         let kind = if *is_fence { "fence" } else { "request" };
         let read = if *linearizable { ", linearizable" } else { "" };
         format!("#{name}: {kind} of ({owner}, {revision}) for {}{read}", world.plan.locks[*lock].0)
@@ -119,7 +123,11 @@ pub(crate) async fn arrive(world: Rc<World>, request: Request) -> Option<Result<
     let answer = outcome.map_or_else(|reason| reason.code(), Outcome::name);
     world.note(|| format!("#{name}: {answer}"));
     world.count(answer);
-    assert!(arrived.at.elapsed() <= ANSWER_MAX, "#{name} was answered only after {:?}", arrived.at.elapsed());
+    assert!(
+        arrived.at.elapsed() <= ANSWER_MAX,
+        "#{name} was answered only after {:?}",
+        arrived.at.elapsed()
+    );
     if let Err(reason) = outcome
         && is_genuine
     {
@@ -152,8 +160,12 @@ async fn serve(
             sleep(world.delay(chance, 2, 20)).await; // Until there is a connection.
         }
         handoff.is_connected = true;
-        let exchange =
-            Exchange { world: Rc::clone(world), name: request.name, lock: request.token.lock, chance: chance.clone() };
+        let exchange = Exchange {
+            world: Rc::clone(world),
+            name: request.name,
+            lock: request.token.lock,
+            chance: chance.clone(),
+        };
         let claim = match standing {
             Standing::Claim(ref claim) => claim,
             Standing::Pass(reason) => {
@@ -225,7 +237,9 @@ async fn close(
         match handoff.may_enter(&claim) {
             Ok(tenure) => {
                 checks::let_in(world, &claim, tenure);
-                world.worker.fence(request.token.lock, (world.era(request.token.lock), tenure.get()));
+                world
+                    .worker
+                    .fence(request.token.lock, (world.era(request.token.lock), tenure.get()));
                 return Ok(Outcome::Fenced);
             }
             Err(EnterError::Refused(reason)) => return Err(reason),

@@ -1,4 +1,5 @@
-//! What the simulation has found, played again by itself: a seed is another run as soon as the simulation changes.
+//! What the simulation has found, played again by itself: a seed is another run as soon as the
+//! simulation changes.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use crate::plan::Plan;
 use crate::script::put;
 use crate::simulate;
 
-/// After a kill and a restored store, history was shown farther back than the tenure that was recorded. The gate asked to record
-/// the one that the floor left of it, the memory held that against the whole, and the request went round for ever.
+/// After a kill and a restored store, history was shown farther back than the tenure that was
+/// recorded. The gate asked to record the one that the floor left of it, the memory held that
+/// against the whole, and the request went round for ever.
 #[test]
 fn tenure_shown_farther_back_than_recorded_gets_in() {
     let plan = Plan { remembers: true, ..Plan::of(0) };
@@ -26,8 +28,9 @@ fn tenure_shown_farther_back_than_recorded_gets_in() {
     });
 }
 
-/// An operator accepted what nobody had noticed yet, the restored store being away. Nothing was changed by that, and yet what an earlier
-/// process had let in was forgotten: once the store had grown beyond all that had been seen, an earlier tenure got in after a later one.
+/// An operator accepted what nobody had noticed yet, the restored store being away. Nothing was
+/// changed by that, and yet what an earlier process had let in was forgotten: once the store had
+/// grown beyond all that had been seen, an earlier tenure got in after a later one.
 #[test]
 fn what_nobody_has_noticed_cannot_be_accepted() {
     let plan = Plan { remembers: true, ..Plan::of(0) };

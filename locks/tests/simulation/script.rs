@@ -30,7 +30,10 @@ pub(crate) async fn play(world: Rc<World>) {
         sleep(chance.delay(60, 250)).await;
         match chance.within(0..=39) {
             0 => {
-                let at = Revision::new(chance.within(world.compacted.get()..=world.store.revision().get())).unwrap();
+                let at = Revision::new(
+                    chance.within(world.compacted.get()..=world.store.revision().get()),
+                )
+                .unwrap();
                 world.note(|| format!("store: compacts up to {at}"));
                 world.store.compact(at);
                 world.compacted.set(at.get());
@@ -69,7 +72,8 @@ fn turn_route(world: &World, chance: &mut Chance) {
     world.note(|| format!("the route of {} {mode} from now on", world.plan.locks[lock].0));
 }
 
-/// A backup is restored. Mostly nobody writes until that can be noticed; some time after it is accepted.
+/// A backup is restored. Mostly nobody writes until that can be noticed; some time after it is
+/// accepted.
 async fn rewind(world: &Rc<World>, chance: &mut Chance) {
     let newest = world.store.revision().get();
     let oldest = world.compacted.get().max(newest.saturating_sub(12));
@@ -173,7 +177,8 @@ async fn send_requests(world: Rc<World>, mut chance: Chance) {
 fn choose_token(world: &World, chance: &mut Chance) -> Option<Token> {
     let told = world.told.borrow();
     let lock = chance.index(world.plan.locks.len());
-    let of_lock: Vec<&Token> = told.iter().map(|(_, token)| token).filter(|token| token.lock == lock).collect();
+    let of_lock: Vec<&Token> =
+        told.iter().map(|(_, token)| token).filter(|token| token.lock == lock).collect();
     let newest = (*of_lock.last()?).clone();
     let truth = world.truth.borrow();
     Some(match chance.within(0..=19) {

@@ -1,12 +1,13 @@
-//! A store that answers late, or never, or with old data, over a network that holds back, repeats and loses.
+//! A store that answers late, or never, or with old data, over a network that holds back, repeats
+//! and loses.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer, StoreError, Watch,
-    WatchNews, Write,
+    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, Watch, WatchNews, Write,
 };
 use fencepost_policy::Revision;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -98,8 +99,8 @@ impl SimulatedStore {
     /// The way there and what may happen on it; the way back is left for [`SimulatedStore::back`].
     async fn there(&self, chance: &mut Chance) -> Result<Instant, StoreError> {
         let deadline = Instant::now() + CALL_TIMEOUT;
-        // Not at once: a read that arrives at the store in the very instant in which it was sent would be of before the request
-        // that asked for it, and yet count as sent after it.
+        // Not at once: a read that arrives at the store in the very instant in which it was sent
+        // would be of before the request that asked for it, and yet count as sent after it.
         sleep(Duration::from_millis(1) + self.world.delay(chance, 6, 60)).await;
         if self.world.is_cut_off() || self.world.fails(chance, self.world.plan.lost_calls) {
             sleep_until(deadline).await;
@@ -130,7 +131,11 @@ impl SimulatedStore {
 }
 
 fn in_time(deadline: Instant) -> Result<(), StoreError> {
-    if Instant::now() < deadline { Ok(()) } else { Err(StoreError::Unavailable("no answer in time".into())) }
+    if Instant::now() < deadline {
+        Ok(())
+    } else {
+        Err(StoreError::Unavailable("no answer in time".into()))
+    }
 }
 
 impl LockStore for SimulatedStore {
@@ -200,7 +205,9 @@ impl SimulatedWatch {
                 (range, self.latest[range])
             }
             // Behind the past of all ranges.
-            WatchNews::CaughtUp => (usize::MAX, self.latest.iter().copied().fold(arrives, Instant::max)),
+            WatchNews::CaughtUp => {
+                (usize::MAX, self.latest.iter().copied().fold(arrives, Instant::max))
+            }
         };
         if self.chance.one_in(8) && matches!(news, WatchNews::Events { .. }) {
             self.on_the_way.push((arrives, range, news.clone())); // Twice.
@@ -225,7 +232,8 @@ impl Watch for SimulatedWatch {
                 }
                 return Ok(news);
             }
-            // While the store is cut off it is looked at again and again, as a network does that sends again.
+            // While the store is cut off it is looked at again and again, as a network does that
+            // sends again.
             let again = next.map(|arrives| arrives.max(Instant::now() + Duration::from_millis(5)));
             let again = if self.world.is_cut_off() { again } else { next };
             tokio::select! {

@@ -73,8 +73,12 @@ impl Truth {
             Layout::Key => Record::Key(None),
             Layout::Election | Layout::Mutex => Record::Queue(BTreeMap::new()),
         };
-        let lock =
-            |&(key, layout): &(&'static str, Layout)| Lock { key, layout, record: record(layout), spans: vec![] };
+        let lock = |&(key, layout): &(&'static str, Layout)| Lock {
+            key,
+            layout,
+            record: record(layout),
+            spans: vec![],
+        };
         let locks: Vec<Lock> = locks.iter().map(lock).collect();
         let records = locks.iter().map(|lock| lock.record.clone()).collect();
         Truth { locks, past: BTreeMap::from([(1, records)]) }
@@ -108,7 +112,9 @@ impl Record {
             Record::Key(holder) => {
                 *holder = match (&write.value, holder.take()) {
                     (Some(value), _) if value == FREE => None,
-                    (Some(value), Some((owner, first, _))) if *value == owner => Some((owner, first, revision)),
+                    (Some(value), Some((owner, first, _))) if *value == owner => {
+                        Some((owner, first, revision))
+                    }
                     (Some(value), _) => Some((value.clone(), revision, revision)),
                     (None, _) => None,
                 };
@@ -136,11 +142,12 @@ impl Lock {
     fn holder(&self) -> Option<(String, u64, u64)> {
         match &self.record {
             Record::Key(holder) => holder.clone(),
-            // Of those that one transaction has created none waits for the others: then nobody is the holder.
+            // Of those that one transaction has created none waits for the others: then nobody is
+            // the holder.
             Record::Queue(queue) => {
-                let mut first = queue
-                    .iter()
-                    .take_while(|((created, _), _)| Some(*created) == queue.keys().next().map(|(first, _)| *first));
+                let mut first = queue.iter().take_while(|((created, _), _)| {
+                    Some(*created) == queue.keys().next().map(|(first, _)| *first)
+                });
                 let ((created, key), value) = first.next()?;
                 let owner = if self.layout == Layout::Mutex { key } else { value };
                 first.next().is_none().then(|| (owner.clone(), *created, *created))
@@ -152,9 +159,10 @@ impl Lock {
     pub(crate) fn queue(&self) -> Vec<(u64, String, String)> {
         match &self.record {
             Record::Key(_) => vec![],
-            Record::Queue(queue) => {
-                queue.iter().map(|((created, key), value)| (*created, key.clone(), value.clone())).collect()
-            }
+            Record::Queue(queue) => queue
+                .iter()
+                .map(|((created, key), value)| (*created, key.clone(), value.clone()))
+                .collect(),
         }
     }
 
@@ -194,23 +202,34 @@ impl Lock {
                 if let Some(span) = open {
                     span.until = Some(now);
                 }
-                self.spans.push(Span { owners: vec![owner], first, last, highest: last, named: now, until: None });
+                self.spans.push(Span {
+                    owners: vec![owner],
+                    first,
+                    last,
+                    highest: last,
+                    named: now,
+                    until: None,
+                });
                 true
             }
         }
     }
 
-    /// Which of the tenures that there ever were a token names, by their place in time; the last of them, should there be more.
+    /// Which of the tenures that there ever were a token names, by their place in time; the last of
+    /// them, should there be more.
     pub(crate) fn named_by(&self, token: &Token) -> Option<usize> {
-        self.spans
-            .iter()
-            .rposition(|span| span.owners.contains(&token.owner) && span.has(token.revision, span.highest, self.layout))
+        self.spans.iter().rposition(|span| {
+            span.owners.contains(&token.owner)
+                && span.has(token.revision, span.highest, self.layout)
+        })
     }
 
     /// Whether the present holder has that token, and had it at `since` already.
     pub(crate) fn is_true_since(&self, token: &Token, since: Point) -> bool {
         self.present().is_some_and(|span| {
-            span.named < since && span.is(&token.owner) && span.has(token.revision, span.last, self.layout)
+            span.named < since
+                && span.is(&token.owner)
+                && span.has(token.revision, span.last, self.layout)
         })
     }
 }

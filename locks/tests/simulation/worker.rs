@@ -1,4 +1,5 @@
-//! A worker that begins requests late, goes on with those whose connection is gone, and can't defend itself.
+//! A worker that begins requests late, goes on with those whose connection is gone, and can't
+//! defend itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,7 +18,8 @@ pub(crate) type Place = (u64, u64);
 /// What a request was let out on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stands {
-    /// Its tenure. `true`: overlap was said to be better than waiting, so that earlier ones may still be here.
+    /// Its tenure. `true`: overlap was said to be better than waiting, so that earlier ones may
+    /// still be here.
     On(Place, bool),
     /// A pass: it overlaps with whatever is here.
     Passed,
@@ -29,7 +31,8 @@ pub(crate) struct Job {
     lock: usize,
     stands: Stands,
     begun: Cell<bool>,
-    /// It will neither begin nor go on after that: the operator's bound on requests whose end is not seen.
+    /// It will neither begin nor go on after that: the operator's bound on requests whose end is
+    /// not seen.
     bound: Cell<Option<Instant>>,
     bounded: Notify,
     ended: Cell<bool>,
@@ -44,7 +47,8 @@ pub(crate) struct Worker {
     fenced: RefCell<BTreeMap<usize, Place>>,
     /// The latest of the true tenures that was let out.
     latest_let_out: RefCell<BTreeMap<usize, usize>>,
-    /// The tenures that did not wait for earlier ones, and whether another process has gone on with them since.
+    /// The tenures that did not wait for earlier ones, and whether another process has gone on with
+    /// them since.
     risked: RefCell<BTreeMap<(usize, Place), bool>>,
     overlaps: Cell<u64>,
 }
@@ -55,8 +59,8 @@ impl Worker {
         self.overlaps.get()
     }
 
-    /// Whether a request that is let out now may overlap with earlier ones: it did not wait for them, or a process that was killed
-    /// has not, in whose tenure's name this one goes on.
+    /// Whether a request that is let out now may overlap with earlier ones: it did not wait for
+    /// them, or a process that was killed has not, in whose tenure's name this one goes on.
     pub(crate) fn enters_at_a_risk(&self, lock: usize, place: Place, proceeds: bool) -> bool {
         let mut risked = self.risked.borrow_mut();
         if proceeds {
@@ -87,7 +91,8 @@ impl Worker {
         }
     }
 
-    /// Tenures are let out in the order in which they truly were, whatever the proxy takes them for.
+    /// Tenures are let out in the order in which they truly were, whatever the proxy takes them
+    /// for.
     pub(crate) fn check_order(&self, lock: usize, tenure: usize, name: u64) {
         let mut latest = self.latest_let_out.borrow_mut();
         let latest = latest.entry(lock).or_default();
@@ -114,11 +119,22 @@ impl Worker {
             *latest = place; // Otherwise an earlier one may begin still.
         }
         let fenced = self.fenced.borrow().get(&job.lock).copied().unwrap_or_default();
-        assert!(place >= fenced, "#{} of {place:?} begins behind the closed door of {fenced:?}", job.name);
-        for other in self.jobs.borrow().iter().filter(|other| other.lock == job.lock && other.begun.get()) {
+        assert!(
+            place >= fenced,
+            "#{} of {place:?} begins behind the closed door of {fenced:?}",
+            job.name
+        );
+        for other in
+            self.jobs.borrow().iter().filter(|other| other.lock == job.lock && other.begun.get())
+        {
             let Stands::On(there, other_risked) = other.stands else { continue };
             let is_allowed = if there < place { risked } else { other_risked };
-            assert!(there == place || is_allowed, "#{} and #{} overlap at the worker", other.name, job.name);
+            assert!(
+                there == place || is_allowed,
+                "#{} and #{} overlap at the worker",
+                other.name,
+                job.name
+            );
             self.overlaps.set(self.overlaps.get() + u64::from(there != place));
         }
     }

@@ -40,7 +40,8 @@ pub(crate) struct World {
     /// How often the store went back.
     pub(crate) histories: Cell<u64>,
     pub(crate) disk: Disk,
-    /// Up to which revision some life of the proxy has shown that it distrusts the store; nothing once that was accepted.
+    /// Up to which revision some life of the proxy has shown that it distrusts the store; nothing
+    /// once that was accepted.
     pub(crate) noticed: Cell<Option<Revision>>,
     /// Up to which revision this life of the proxy does.
     pub(crate) distrusted: Cell<Option<Revision>>,
@@ -81,7 +82,9 @@ impl World {
             truth: RefCell::new(Truth::new(&plan.locks)),
             worker: Worker::default(),
             ledger: Ledger::default(),
-            shadows: RefCell::new(plan.locks.iter().map(|(lock, _)| plan.shadows && *lock != "queue").collect()),
+            shadows: RefCell::new(
+                plan.locks.iter().map(|(lock, _)| plan.shadows && *lock != "queue").collect(),
+            ),
             told: RefCell::default(),
             histories: Cell::new(0),
             disk: Disk::default(),
@@ -116,7 +119,10 @@ impl World {
 
     pub(crate) fn begin_anew(&self, lock: usize) {
         self.note(|| {
-            format!("what was let in of {} is forgotten, and the store went back unnoticed", self.plan.locks[lock].0)
+            format!(
+                "what was let in of {} is forgotten, and the store went back unnoticed",
+                self.plan.locks[lock].0
+            )
         });
         self.count("anew");
         *self.anew.borrow_mut().entry(lock).or_default() += 1;
@@ -143,8 +149,8 @@ impl World {
         self.trace.borrow().clone()
     }
 
-    /// The chances of the next call of that kind. By what is asked, so that it matters not which of two calls at one instant
-    /// comes first.
+    /// The chances of the next call of that kind. By what is asked, so that it matters not which of
+    /// two calls at one instant comes first.
     pub(crate) fn next_call(&self, asked: impl Hash) -> Chance {
         let mut hasher = DefaultHasher::new();
         (asked, self.start.elapsed()).hash(&mut hasher);
@@ -197,8 +203,9 @@ impl World {
         let revision = self.store.transact(stored.clone()).get();
         self.lagging.borrow_mut().wrote(stored);
         self.note(|| {
-            let texts =
-                writes.iter().map(|write| format!("{} = {}", write.key, write.value.as_deref().unwrap_or("(deleted)")));
+            let texts = writes.iter().map(|write| {
+                format!("{} = {}", write.key, write.value.as_deref().unwrap_or("(deleted)"))
+            });
             format!("store: revision {revision}: {}", texts.collect::<Vec<_>>().join(", "))
         });
         let changed = self.truth.borrow_mut().wrote(revision, &writes, self.now());

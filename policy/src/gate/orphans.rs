@@ -9,8 +9,8 @@ use super::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrphanId(pub(super) u64);
 
-/// The orphans of one tenure. What is asked of them or changed takes few steps, however many there are: a worker that breaks its
-/// connections makes thousands.
+/// The orphans of one tenure. What is asked of them or changed takes few steps, however many there
+/// are: a worker that breaks its connections makes thousands.
 ///
 /// `None` if there are none: there may be a million gates, most of which never have any.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
@@ -30,7 +30,8 @@ struct Kept {
 struct Orphan {
     /// Until when it counts.
     until: Moment,
-    /// Whether somebody still reads what its worker says: only they know then that its time has come.
+    /// Whether somebody still reads what its worker says: only they know then that its time has
+    /// come.
     is_heard: bool,
 }
 
@@ -86,7 +87,8 @@ impl Orphans {
 
     /// Whether a later tenure has to wait for one of them.
     pub(super) fn bar(&self, now: Moment) -> bool {
-        self.0.as_ref().is_some_and(|kept| kept.heard > 0) || self.last_end().is_some_and(|last| last > now)
+        self.0.as_ref().is_some_and(|kept| kept.heard > 0)
+            || self.last_end().is_some_and(|last| last > now)
     }
 
     /// When the last of them stops to count.

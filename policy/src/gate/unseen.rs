@@ -3,7 +3,8 @@
 use super::{Gate, Moment};
 
 impl Gate {
-    /// When the last of those stops to count whose end will not be seen: orphans, and what an earlier process left behind.
+    /// When the last of those stops to count whose end will not be seen: orphans, and what an
+    /// earlier process left behind.
     pub fn unseen_until(&self) -> Option<Moment> {
         let orphans = self.at_worker.values().filter_map(|there| there.orphans.last_end());
         orphans.chain(self.left_behind_until()).max()

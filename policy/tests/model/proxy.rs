@@ -1,10 +1,11 @@
-//! The proxy: whoever drives the gate. Every call of the state machine under test is made here, the wrong ones too.
+//! The proxy: whoever drives the gate. Every call of the state machine under test is made here, the
+//! wrong ones too.
 
 use std::collections::BTreeSet;
 
 use fencepost_policy::{
-    Admission, EnterError, FenceToken, Gate, Known, Moment, News as Age, OrphanId, Predecessor, Revision, Snapshot,
-    Verdict, judge,
+    Admission, EnterError, FenceToken, Gate, Known, Moment, News as Age, OrphanId, Predecessor,
+    Revision, Snapshot, Verdict, judge,
 };
 
 use crate::store::{News, Token, held_from};
@@ -14,7 +15,8 @@ use crate::store::{News, Token, held_from};
 pub(crate) enum Driving {
     /// As it should.
     Right,
-    /// As it should, but with the news of the request's arrival: the floor alone has to refuse what has ended since.
+    /// As it should, but with the news of the request's arrival: the floor alone has to refuse what
+    /// has ended since.
     NewsOfArrival,
     /// Wrongly.
     Mutant(Mutant),
@@ -29,8 +31,8 @@ pub(crate) enum Mutant {
     NoFloor,
     /// The permit is given back when the first byte has gone out.
     NoDrain,
-    /// The verdict at arrival is what counts: when the connection is ready, whoever holds the lock by then is let in, and the
-    /// request goes out on that permit.
+    /// The verdict at arrival is what counts: when the connection is ready, whoever holds the lock
+    /// by then is let in, and the request goes out on that permit.
     NoRecheck,
     /// The permit is given back when the client leaves.
     PermitLeavesWithClient,
@@ -65,7 +67,8 @@ impl Driving {
         self == Driving::NewsOfArrival || self.is(Mutant::NoFloor)
     }
 
-    /// What of a request's arrival is needed later; nothing else is kept, since it would only multiply states.
+    /// What of a request's arrival is needed later; nothing else is kept, since it would only
+    /// multiply states.
     pub(crate) fn keeps(self, news: &News) -> Option<News> {
         self.enters_on_news_of_arrival().then(|| news.clone())
     }
@@ -91,7 +94,11 @@ impl StateDir {
     }
 
     fn write(&mut self, tenure: Revision, driving: Driving) {
-        let last = if driving.is(Mutant::RecordsOvertake) { Some(tenure) } else { self.last.max(Some(tenure)) };
+        let last = if driving.is(Mutant::RecordsOvertake) {
+            Some(tenure)
+        } else {
+            self.last.max(Some(tenure))
+        };
         *self = StateDir { last, clean: false };
     }
 }
@@ -158,12 +165,19 @@ impl Proxy {
     /// The verdict at arrival.
     pub(crate) fn admits(&self, token: Token) -> bool {
         self.news.as_ref().is_some_and(|news| {
-            judge(&token.presented(), Known::new(Some(&news.snapshot), Age::Fresh)) == Verdict::Admit
+            judge(&token.presented(), Known::new(Some(&news.snapshot), Age::Fresh))
+                == Verdict::Admit
         })
     }
 
     /// The last step before a request goes out: its connection is ready.
-    pub(crate) fn enter(&mut self, token: Token, arrival: Option<&News>, now: Moment, driving: Driving) -> Entered {
+    pub(crate) fn enter(
+        &mut self,
+        token: Token,
+        arrival: Option<&News>,
+        now: Moment,
+        driving: Driving,
+    ) -> Entered {
         let news = if driving.enters_on_news_of_arrival() { arrival } else { self.news.as_ref() };
         let known = Known::new(news.map(|news| &news.snapshot), Age::Fresh);
         if driving.is(Mutant::ReadPerRequest) {
@@ -172,7 +186,8 @@ impl Proxy {
                 Verdict::Reject(_) | Verdict::Confirm => Entered::Refused,
             };
         }
-        let holder = known.snapshot().and_then(Snapshot::tenure).filter(|_| driving.is(Mutant::NoRecheck));
+        let holder =
+            known.snapshot().and_then(Snapshot::tenure).filter(|_| driving.is(Mutant::NoRecheck));
         let token = match holder {
             Some(holder) => FenceToken { owner: holder.owner.as_bytes(), revision: holder.first },
             None => token.presented(),
@@ -188,7 +203,11 @@ impl Proxy {
         match entry {
             Ok(admission) => {
                 let tenure = admission.tenure();
-                assert_eq!(format!("{admission:?}"), format!("{:?}", admission_under(tenure)), "see `admission_under`");
+                assert_eq!(
+                    format!("{admission:?}"),
+                    format!("{:?}", admission_under(tenure)),
+                    "see `admission_under`"
+                );
                 Entered::Counted(tenure)
             }
             Err(EnterError::Record(tenure)) => {
@@ -206,7 +225,8 @@ impl Proxy {
         matches!(self.gate.may_enter(&token.presented(), known, now), Err(EnterError::Wait))
     }
 
-    /// `POST /.well-known/fence`: whether the token's tenure is told that it has the worker to itself.
+    /// `POST /.well-known/fence`: whether the token's tenure is told that it has the worker to
+    /// itself.
     pub(crate) fn claim(&mut self, token: Token, now: Moment, driving: Driving) -> bool {
         if driving.is(Mutant::ClaimWithoutBarrier) {
             return self.admits(token);
@@ -226,7 +246,12 @@ impl Proxy {
     }
 
     /// The record of a tenure is durable.
-    pub(crate) fn recorded(&mut self, state_dir: &mut StateDir, tenure: Revision, driving: Driving) {
+    pub(crate) fn recorded(
+        &mut self,
+        state_dir: &mut StateDir,
+        tenure: Revision,
+        driving: Driving,
+    ) {
         self.recorded_untold(state_dir, tenure, driving);
         if !driving.is(Mutant::RecordedTooLate) {
             self.gate.recorded(tenure);
@@ -234,7 +259,12 @@ impl Proxy {
     }
 
     /// The same, but the proxy can't know: it will record it again.
-    pub(crate) fn recorded_untold(&mut self, state_dir: &mut StateDir, tenure: Revision, driving: Driving) {
+    pub(crate) fn recorded_untold(
+        &mut self,
+        state_dir: &mut StateDir,
+        tenure: Revision,
+        driving: Driving,
+    ) {
         self.recording.remove(&tenure);
         state_dir.write(tenure, driving);
     }
@@ -269,8 +299,8 @@ impl Proxy {
 
 /// The admission that a request under that tenure holds.
 ///
-/// An `Admission` cannot be copied, but a model's state must be: so a request's is made anew where it is needed, by a gate
-/// of its own. `Proxy::enter` checks that this is the one it was given.
+/// An `Admission` cannot be copied, but a model's state must be: so a request's is made anew where
+/// it is needed, by a gate of its own. `Proxy::enter` checks that this is the one it was given.
 fn admission_under(tenure: Revision) -> Admission {
     let (snapshot, token) = held_from(tenure);
     let known = Known::new(Some(&snapshot), Age::Fresh);

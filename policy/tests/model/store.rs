@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
 use fencepost_policy::{
-    Content, FenceToken, Holding, KeyEvent, KeyTrack, Layout, Owner, Reading, Revision, Snapshot, Step, Tenure, Write,
+    Content, FenceToken, Holding, KeyEvent, KeyTrack, Layout, Owner, Reading, Revision, Snapshot,
+    Step, Tenure, Write,
 };
 
 /// Who holds the lock.
@@ -38,7 +39,8 @@ impl Token {
     }
 }
 
-/// Everything that was ever written to the lock's key: at revision `r`, the `r`th entry. `None` deletes it.
+/// Everything that was ever written to the lock's key: at revision `r`, the `r`th entry. `None`
+/// deletes it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct History(Vec<Option<Name>>);
 
@@ -65,12 +67,14 @@ impl History {
         self.0.get(at.get() as usize - 1).copied().flatten()
     }
 
-    /// The `first` revision of the tenure that holds the lock then. This is the truth that the model's properties are held against,
-    /// so it leans on nothing that it is to check.
+    /// The `first` revision of the tenure that holds the lock then. This is the truth that the
+    /// model's properties are held against, so it leans on nothing that it is to check.
     pub(crate) fn tenure_at(&self, at: Revision) -> Option<Revision> {
         let owner = self.owner_at(at)?;
         let mut first = at;
-        while let Some(before) = first.before().filter(|before| self.owner_at(*before) == Some(owner)) {
+        while let Some(before) =
+            first.before().filter(|before| self.owner_at(*before) == Some(owner))
+        {
             first = before;
         }
         Some(first)
@@ -90,14 +94,21 @@ impl History {
     fn key_at(&self, at: Revision) -> Option<Write> {
         let owner = self.owner_at(at)?;
         let mut created = at;
-        while let Some(before) = created.before().filter(|before| self.owner_at(*before).is_some()) {
+        while let Some(before) = created.before().filter(|before| self.owner_at(*before).is_some())
+        {
             created = before;
         }
         let version = at.get() - created.get() + 1;
-        Some(Write { revision: at, created, version, content: Content::Owner(Owner::new(owner.bytes())) })
+        Some(Write {
+            revision: at,
+            created,
+            version,
+            content: Content::Owner(Owner::new(owner.bytes())),
+        })
     }
 
-    /// What the store says about that revision, now or at any time later, added to what was known before.
+    /// What the store says about that revision, now or at any time later, added to what was known
+    /// before.
     pub(crate) fn tell(&self, known: Option<&News>, message: Message) -> Option<News> {
         let known = known.map(|news| &news.track);
         let track = match message {
@@ -180,5 +191,13 @@ impl Ord for News {
 pub(crate) fn held_from(first: Revision) -> (Snapshot, Token) {
     let token = Token { name: Name::A, at: first };
     let tenure = Tenure { owner: Owner::new(token.name.bytes()), first, last: first };
-    (Snapshot { layout: Layout::Key, as_of: first, holding: Holding::Held(tenure), waiters: [].into() }, token)
+    (
+        Snapshot {
+            layout: Layout::Key,
+            as_of: first,
+            holding: Holding::Held(tenure),
+            waiters: [].into(),
+        },
+        token,
+    )
 }

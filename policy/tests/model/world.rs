@@ -14,9 +14,11 @@ pub(crate) use properties::{ADMISSION_MEANS_TENURE, FLOOR_RISES, GETS_IN, NO_OVE
 pub(crate) struct Scope {
     /// Writes to the lock's key.
     pub(crate) writes: u64,
-    /// Of those, how many the store may be ahead of what the proxy has heard of, when nothing is new to it.
+    /// Of those, how many the store may be ahead of what the proxy has heard of, when nothing is
+    /// new to it.
     pub(crate) unheard: u64,
-    /// Requests at a time. As many as there may be one after the other: every token may be sent again at any time.
+    /// Requests at a time. As many as there may be one after the other: every token may be sent
+    /// again at any time.
     pub(crate) requests: usize,
     /// Connections to the worker that are lost.
     pub(crate) losses: u8,
@@ -46,7 +48,8 @@ pub(crate) struct State {
     clock: u64,
     losses_left: u8,
     restarts_left: u8,
-    /// The latest tenure of which the worker has begun a request, or that was told that it has the worker to itself.
+    /// The latest tenure of which the worker has begun a request, or that was told that it has the
+    /// worker to itself.
     newest: Option<Revision>,
     wrong: Wrong,
 }
@@ -73,8 +76,9 @@ impl Request {
         matches!(self.stage, Stage::AtWorker(Work::Unwritten | Work::Done, _))
     }
 
-    /// Whether bytes of an answered request may still arrive at the worker. The proxy closes an orphan's connection before the
-    /// gate stops to count the orphan, and a start waits for as long as a kernel may deliver what a crash has left there.
+    /// Whether bytes of an answered request may still arrive at the worker. The proxy closes an
+    /// orphan's connection before the gate stops to count the orphan, and a start waits for as long
+    /// as a kernel may deliver what a crash has left there.
     fn may_send_more(&self, now: Moment, driving: Driving) -> bool {
         let Stage::AtWorker(work, counted) = self.stage else { return false };
         match work {
@@ -94,8 +98,8 @@ enum Stage {
     AtWorker(Work, Counted),
 }
 
-/// What the worker makes of a request that has entered. The request may arrive at any moment while it is `Unread`, and more of
-/// it at any later one.
+/// What the worker makes of a request that has entered. The request may arrive at any moment while
+/// it is `Unread`, and more of it at any later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Work {
     /// The worker has seen nothing of it: the bytes are in the proxy or in a socket buffer.
@@ -103,7 +107,8 @@ enum Work {
     Running,
     /// The worker has answered. The proxy may hold bytes of the request that it has not written.
     Unwritten,
-    /// The worker has answered, and the proxy will write nothing more. A kernel may hold bytes of the request.
+    /// The worker has answered, and the proxy will write nothing more. A kernel may hold bytes of
+    /// the request.
     Done,
 }
 
@@ -195,7 +200,9 @@ impl State {
     }
 
     fn runs(&self) -> impl Iterator<Item = &Request> {
-        self.requests.iter().filter(|request| matches!(request.stage, Stage::AtWorker(Work::Running, _)))
+        self.requests
+            .iter()
+            .filter(|request| matches!(request.stage, Stage::AtWorker(Work::Running, _)))
     }
 
     fn tenure_of(&self, request: &Request) -> Option<Revision> {
@@ -220,7 +227,12 @@ impl World {
             Action::Hear(message) => self.hear(state, message)?,
             Action::Arrive(token) => {
                 let arrival = state.proxy.news.as_ref().and_then(|news| self.driving.keeps(news));
-                state.requests.push(Request { token, arrival, waited: false, stage: Stage::Waiting });
+                state.requests.push(Request {
+                    token,
+                    arrival,
+                    waited: false,
+                    stage: Stage::Waiting,
+                });
             }
             Action::Claim(token) => {
                 if state.proxy.claim(token, state.now(), self.driving) {
@@ -229,7 +241,9 @@ impl World {
             }
             Action::Tick => {
                 let still_there = |request: &Request| match &request.stage {
-                    Stage::Waiting | Stage::Unsent(_) | Stage::AtWorker(Work::Unwritten | Work::Done, _) => false,
+                    Stage::Waiting
+                    | Stage::Unsent(_)
+                    | Stage::AtWorker(Work::Unwritten | Work::Done, _) => false,
                     Stage::AtWorker(Work::Unread | Work::Running, counted) => {
                         counted.bound().is_some_and(|bound| bound <= state.bound())
                     }
@@ -238,12 +252,19 @@ impl World {
                     return None; // By then the worker is done with it: that is what the operator vouches for.
                 }
                 state.clock += 1;
-                // The connections of these orphans are closed first: no bytes and no answers come any more.
+                // The connections of these orphans are closed first: no bytes and no answers come
+                // any more.
                 let now = state.now();
-                state.requests.retain(|request| !request.is_answered() || request.may_send_more(now, self.driving));
+                state.requests.retain(|request| {
+                    !request.is_answered() || request.may_send_more(now, self.driving)
+                });
             }
-            Action::Recorded(tenure) => state.proxy.recorded(&mut state.state_dir, tenure, self.driving),
-            Action::RecordedUntold(tenure) => state.proxy.recorded_untold(&mut state.state_dir, tenure, self.driving),
+            Action::Recorded(tenure) => {
+                state.proxy.recorded(&mut state.state_dir, tenure, self.driving)
+            }
+            Action::RecordedUntold(tenure) => {
+                state.proxy.recorded_untold(&mut state.state_dir, tenure, self.driving)
+            }
             Action::Crash => self.restart(state),
             Action::Restart => {
                 let now = state.now();
@@ -300,11 +321,13 @@ impl World {
         Some(())
     }
 
-    /// Whoever is let in holds, or has held, the lock under the revision it presents, and by what the proxy knows it still does.
+    /// Whoever is let in holds, or has held, the lock under the revision it presents, and by what
+    /// the proxy knows it still does.
     fn check_admission(&self, state: &mut State, index: usize, under: Option<Revision>) {
         let Request { token, .. } = &state.requests[index];
         let named = state.history.tenure_of(*token);
-        let known = state.proxy.news.as_ref().and_then(|news| state.history.tenure_at(news.snapshot.as_of));
+        let known =
+            state.proxy.news.as_ref().and_then(|news| state.history.tenure_at(news.snapshot.as_of));
         let within = |first| under.is_none_or(|under| first <= under && under <= token.at);
         if !named.is_some_and(within) || known != named {
             state.wrong.admitted_without_tenure = true;
@@ -322,11 +345,15 @@ impl World {
                 state.proxy.leave(tenure);
                 Some(Stage::AtWorker(work, Counted::Nobody(None)))
             }
-            (Action::Send(_), Stage::Unsent(Counted::Running(tenure))) if self.driving.is(Mutant::NoDrain) => {
+            (Action::Send(_), Stage::Unsent(Counted::Running(tenure)))
+                if self.driving.is(Mutant::NoDrain) =>
+            {
                 state.proxy.leave(tenure);
                 Some(Stage::AtWorker(Work::Unread, Counted::Nobody(None)))
             }
-            (Action::Send(_), Stage::Unsent(counted)) => Some(Stage::AtWorker(Work::Unread, counted)),
+            (Action::Send(_), Stage::Unsent(counted)) => {
+                Some(Stage::AtWorker(Work::Unread, counted))
+            }
             (Action::HandBack(_), Stage::Unsent(Counted::Running(tenure))) => {
                 state.proxy.leave(tenure);
                 Some(Stage::Waiting)
@@ -339,9 +366,10 @@ impl World {
             }
             (Action::WorkerEnds(_), Stage::AtWorker(Work::Running, Counted::Nobody(None))) => None,
             // Only a kernel can hold more of it: the process that sent it is gone.
-            (Action::WorkerEnds(_), Stage::AtWorker(Work::Running, counted @ Counted::Nobody(Some(_)))) => {
-                Some(Stage::AtWorker(Work::Done, counted))
-            }
+            (
+                Action::WorkerEnds(_),
+                Stage::AtWorker(Work::Running, counted @ Counted::Nobody(Some(_))),
+            ) => Some(Stage::AtWorker(Work::Done, counted)),
             (Action::WorkerEnds(_), Stage::AtWorker(Work::Running, counted)) => {
                 Some(Stage::AtWorker(Work::Unwritten, counted))
             }
@@ -350,10 +378,14 @@ impl World {
                 Some(Stage::AtWorker(Work::Done, counted))
             }
             (Action::MoreArrives(_), Stage::AtWorker(Work::Unwritten | Work::Done, _)) => {
-                state.wrong.began_out_of_order |= state.tenure_of(&state.requests[index]) < state.newest;
+                state.wrong.began_out_of_order |=
+                    state.tenure_of(&state.requests[index]) < state.newest;
                 Some(stage)
             }
-            (Action::WorkerMisses(_), Stage::AtWorker(Work::Unread, Counted::Orphan(..) | Counted::Nobody(_))) => None,
+            (
+                Action::WorkerMisses(_),
+                Stage::AtWorker(Work::Unread, Counted::Orphan(..) | Counted::Nobody(_)),
+            ) => None,
             (Action::SeeAnswer(_), Stage::AtWorker(Work::Done, Counted::Running(tenure))) => {
                 if !self.driving.is(Mutant::PermitKept) {
                     state.proxy.leave(tenure);
@@ -381,13 +413,19 @@ impl World {
                 state.proxy.end_orphan(orphan);
                 None
             }
-            (Action::SeeLateAnswer(_), Stage::AtWorker(Work::Unwritten, Counted::Orphan(orphan, _))) => {
+            (
+                Action::SeeLateAnswer(_),
+                Stage::AtWorker(Work::Unwritten, Counted::Orphan(orphan, _)),
+            ) => {
                 state.proxy.end_orphan(orphan);
                 Some(Stage::AtWorker(Work::Unwritten, Counted::Nobody(None)))
             }
             (
                 Action::NeverSeeAnswer(_),
-                Stage::AtWorker(Work::Unwritten | Work::Done, Counted::Orphan(..) | Counted::Nobody(_)),
+                Stage::AtWorker(
+                    Work::Unwritten | Work::Done,
+                    Counted::Orphan(..) | Counted::Nobody(_),
+                ),
             ) => None,
             (_, Stage::Waiting | Stage::Unsent(_) | Stage::AtWorker(..)) => return None,
         };
@@ -398,7 +436,8 @@ impl World {
         Some(())
     }
 
-    /// The worker goes on with what it has, and a kernel with what was written. What the process had not written is gone.
+    /// The worker goes on with what it has, and a kernel with what was written. What the process
+    /// had not written is gone.
     fn restart(&self, state: &mut State) {
         let bound = state.bound();
         let now = state.now();
@@ -464,12 +503,16 @@ impl Model for World {
         }
         for at in state.history.revisions() {
             actions.extend([Message::Event(at), Message::Read(at)].map(Action::Hear));
-            actions.extend(self.scope.compaction.then_some(Action::Hear(Message::ReadAfterCompaction(at))));
+            actions.extend(
+                self.scope.compaction.then_some(Action::Hear(Message::ReadAfterCompaction(at))),
+            );
         }
-        let tokens = state.history.revisions().flat_map(|at| Name::ALL.map(|name| Token { name, at }));
+        let tokens =
+            state.history.revisions().flat_map(|at| Name::ALL.map(|name| Token { name, at }));
         let mut tokens = tokens.filter(|token| state.proxy.admits(*token)).peekable();
         // They all name the tenure that the proxy knows of, so one is enough.
-        let claims = tokens.peek().copied().filter(|token| state.newest < state.history.tenure_of(*token));
+        let claims =
+            tokens.peek().copied().filter(|token| state.newest < state.history.tenure_of(*token));
         actions.extend(claims.map(Action::Claim));
         if state.requests.len() < self.scope.requests {
             actions.extend(tokens.map(Action::Arrive));
@@ -481,14 +524,24 @@ impl Model for World {
             let may: &[fn(usize) -> Action] = match request.stage {
                 Stage::Waiting => &[Action::ClientLeaves, Action::Enter],
                 Stage::Unsent(_) => &[Action::Send, Action::HandBack],
-                Stage::AtWorker(Work::Unread, Counted::Running(_)) => &[Action::WorkerBegins, Action::Lose],
-                Stage::AtWorker(Work::Running, Counted::Running(_)) => &[Action::WorkerEnds, Action::Lose],
-                Stage::AtWorker(Work::Unwritten, Counted::Running(_)) => &[Action::WriteRest, Action::Lose],
-                Stage::AtWorker(Work::Done, Counted::Running(_)) => &[Action::SeeAnswer, Action::Lose],
+                Stage::AtWorker(Work::Unread, Counted::Running(_)) => {
+                    &[Action::WorkerBegins, Action::Lose]
+                }
+                Stage::AtWorker(Work::Running, Counted::Running(_)) => {
+                    &[Action::WorkerEnds, Action::Lose]
+                }
+                Stage::AtWorker(Work::Unwritten, Counted::Running(_)) => {
+                    &[Action::WriteRest, Action::Lose]
+                }
+                Stage::AtWorker(Work::Done, Counted::Running(_)) => {
+                    &[Action::SeeAnswer, Action::Lose]
+                }
                 Stage::AtWorker(Work::Unread, _) => &[Action::WorkerBegins, Action::WorkerMisses],
                 Stage::AtWorker(Work::Running, _) => &[Action::WorkerEnds],
                 Stage::AtWorker(Work::Unwritten, _) => &[Action::WriteRest, Action::NeverSeeAnswer],
-                Stage::AtWorker(Work::Done, Counted::Orphan(..)) => &[Action::SeeLateAnswer, Action::NeverSeeAnswer],
+                Stage::AtWorker(Work::Done, Counted::Orphan(..)) => {
+                    &[Action::SeeLateAnswer, Action::NeverSeeAnswer]
+                }
                 Stage::AtWorker(Work::Done, Counted::Nobody(_)) => &[Action::NeverSeeAnswer],
             };
             actions.extend(may.iter().map(|action| action(index)));
@@ -498,7 +551,8 @@ impl Model for World {
             if is_late && request.may_send_more(state.now(), self.driving) {
                 actions.push(Action::MoreArrives(index));
             }
-            // Once a request is sent, that its client leaves changes nothing: forwarding is detached from the client.
+            // Once a request is sent, that its client leaves changes nothing: forwarding is
+            // detached from the client.
             let detached = !self.driving.is(Mutant::PermitLeavesWithClient);
             if !detached && matches!(request.stage, Stage::AtWorker(_, Counted::Running(_))) {
                 actions.push(Action::ClientLeaves(index));
@@ -524,7 +578,11 @@ impl Model for World {
         let mut state = before.clone();
         self.act(&mut state, action)?;
         let restarted = state.restarts_left < before.restarts_left;
-        let floor_min = if restarted { state.state_dir.last().map_or(0, Revision::get) } else { before.proxy.floor() };
+        let floor_min = if restarted {
+            state.state_dir.last().map_or(0, Revision::get)
+        } else {
+            before.proxy.floor()
+        };
         state.wrong.floor_fell |= state.proxy.floor() < floor_min;
         Some(state)
     }

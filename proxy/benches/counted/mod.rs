@@ -1,7 +1,8 @@
 //! Instructions per request of a fencepost that is run under callgrind.
 //!
-//! Callgrind counts what the one thread does that serves requests; the lock store has a thread of its own. Each case runs twice, with so
-//! many requests and with twice as many: their difference is free of what comes before the first request and after the last.
+//! Callgrind counts what the one thread does that serves requests; the lock store has a thread of
+//! its own. Each case runs twice, with so many requests and with twice as many: their difference is
+//! free of what comes before the first request and after the last.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,8 @@ use std::process::Command;
 use etcd_client::Client;
 use fencepost_benches::instructions_of;
 use fencepost_tests::{
-    Connection, Etcd, EtcdVersion, FreePort, PATIENCE, Process, Scratch, Worker, eventually, request,
+    Connection, Etcd, EtcdVersion, FreePort, PATIENCE, Process, Scratch, Worker, eventually,
+    request,
 };
 
 /// How many requests the shorter of two runs has.
@@ -46,7 +48,8 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) async fn open() -> Scene {
         let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
-        let mut store = Client::connect([etcd.endpoint()], None).await.expect("etcd takes the connection");
+        let mut store =
+            Client::connect([etcd.endpoint()], None).await.expect("etcd takes the connection");
         let mut revisions = Vec::new();
         for owner in ["shard-2", "shard-1"] {
             let written = store.put(LOCK, owner, None).await.expect("etcd takes the record");
@@ -63,7 +66,8 @@ impl Scene {
         (twice - once) as f64 / REQUESTS as f64
     }
 
-    /// What so many requests take at least: now and then the thread has something else to do as well.
+    /// What so many requests take at least: now and then the thread has something else to do as
+    /// well.
     async fn least(&self, binary: &Path, case: Case, requests: u64) -> u64 {
         let mut least = u64::MAX;
         for _ in 0..RUNS {
@@ -78,7 +82,12 @@ impl Scene {
         let config = scratch.path().join("fencepost.toml");
         std::fs::write(&config, self.config(&listen, &admin)).expect("a file can be written");
         let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--separate-threads=yes", "--compress-strings=no", "--compress-pos=no"]);
+        command.args([
+            "--tool=callgrind",
+            "--separate-threads=yes",
+            "--compress-strings=no",
+            "--compress-pos=no",
+        ]);
         command.arg(format!("--callgrind-out-file={}", scratch.path().join("callgrind").display()));
         command.arg(binary).args(["serve", "-c"]).arg(&config).env("FENCEPOST_LOG", "error");
         let mut process = Process::start(&command, &scratch.path().join("log"));
@@ -111,12 +120,17 @@ impl Scene {
     async fn send(&self, proxy: &FreePort, case: Case, requests: u64) {
         let (owner, revision, expected) =
             if case.is_held { ("shard-1", self.held, 200) } else { ("shard-2", self.ended, 412) };
-        let fields = format!("Host: worker\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r\n");
+        let fields =
+            format!("Host: worker\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r\n");
         let message = match case.body_bytes {
             0 => format!("GET / HTTP/1.1\r\n{fields}\r\n"),
-            length => format!("POST / HTTP/1.1\r\n{fields}Content-Length: {length}\r\n\r\n{}", "x".repeat(length)),
+            length => format!(
+                "POST / HTTP/1.1\r\n{fields}Content-Length: {length}\r\n\r\n{}",
+                "x".repeat(length)
+            ),
         };
-        let mut connection = Connection::open(proxy.address()).await.expect("fencepost takes the connection");
+        let mut connection =
+            Connection::open(proxy.address()).await.expect("fencepost takes the connection");
         for _ in 0..requests {
             connection.send(&message).await.expect("fencepost takes the request");
             let answer = connection
@@ -135,7 +149,9 @@ fn busiest_thread(directory: &Path) -> String {
     let totals = threads.map(|file| {
         let counts = std::fs::read_to_string(file.path()).expect("callgrind writes text");
         let total = counts.lines().find_map(|line| line.strip_prefix("totals: "));
-        let total = total.and_then(|total| total.trim().parse::<u64>().ok()).expect("callgrind writes a total");
+        let total = total
+            .and_then(|total| total.trim().parse::<u64>().ok())
+            .expect("callgrind writes a total");
         (total, counts)
     });
     totals.max().expect("callgrind has written what it counted").1

@@ -38,7 +38,8 @@ pub(super) struct Line<'a> {
     pub(super) duration: Duration,
 }
 
-/// A line in JSON, ordered by name. No tree is made of it: its sixty allocations would be a large part of what a GET costs.
+/// A line in JSON, ordered by name. No tree is made of it: its sixty allocations would be a large
+/// part of what a GET costs.
 #[derive(Serialize)]
 struct Object<'a> {
     client: Shown<ClientAddress>,
@@ -74,7 +75,8 @@ impl<T: Display> Serialize for Shown<T> {
     }
 }
 
-/// What stands in the combined form in place of a status where the client left before the answer: as in nginx's.
+/// What stands in the combined form in place of a status where the client left before the answer:
+/// as in nginx's.
 const LEFT: u16 = 499;
 
 impl Line<'_> {
@@ -108,14 +110,16 @@ impl Line<'_> {
         visible(serde_json::to_string(&object).unwrap_or_default()) // It has only text for keys.
     }
 
-    /// The combined log format of Apache's `mod_log_config`, as nginx has it too, and what is ours behind it.
+    /// The combined log format of Apache's `mod_log_config`, as nginx has it too, and what is ours
+    /// behind it.
     pub(super) fn combined(&self) -> String {
         let About { method, version, user_agent, .. } = self.about;
         let mut line = match self.client {
             ClientAddress::Tcp(address) => address.ip().to_string(),
             ClientAddress::Unix => "unix".to_owned(),
         };
-        let (time, status, sent) = (clf_time(self.at), self.status.map_or(LEFT, |status| status.as_u16()), self.sent);
+        let (time, status, sent) =
+            (clf_time(self.at), self.status.map_or(LEFT, |status| status.as_u16()), self.sent);
         let _ = write!(line, " - - [{time}] \"{method} ");
         escape_into(&mut line, self.target());
         let _ = write!(line, " {version:?}\" {status} {sent}");
@@ -151,7 +155,8 @@ impl Line<'_> {
 /// The longest target, referer or user agent that is written, in bytes.
 const TEXT_MAX: usize = 4096;
 
-/// Text of a client's, as far as a line has room for it: what waits to be written is bounded in bytes too.
+/// Text of a client's, as far as a line has room for it: what waits to be written is bounded in
+/// bytes too.
 fn cut(text: &[u8]) -> Cow<'_, str> {
     match text.get(..TEXT_MAX) {
         Some(begin) if begin.len() < text.len() => String::from_utf8_lossy(begin) + "…",
@@ -159,8 +164,8 @@ fn cut(text: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The same JSON, in which what a terminal would obey or hide is escaped by its number, though RFC 8259 lets it stand: C1 and DEL, ends of
-/// lines, what turns text around.
+/// The same JSON, in which what a terminal would obey or hide is escaped by its number, though RFC
+/// 8259 lets it stand: C1 and DEL, ends of lines, what turns text around.
 fn visible(json: String) -> String {
     let is_hidden = |c: char| {
         c.is_control()
@@ -189,7 +194,8 @@ fn clf_time(at: SystemTime) -> String {
     format!("{}/{}/{}:{} +0000", next(), next(), next(), next())
 }
 
-/// Quotes, backslashes and what is not visible as `\xHH`, as Apache does since 2.0.46: no text ends its field, or the line.
+/// Quotes, backslashes and what is not visible as `\xHH`, as Apache does since 2.0.46: no text ends
+/// its field, or the line.
 fn escape_into(line: &mut String, bytes: &[u8]) {
     for &byte in &bytes[..bytes.len().min(TEXT_MAX)] {
         match byte {
@@ -224,7 +230,10 @@ mod tests {
         form(&Line {
             at: SystemTime::UNIX_EPOCH + Duration::from_millis(951_782_400_123),
             client: ClientAddress::Tcp("127.0.0.1:5".parse().unwrap()),
-            peer: Some(&PeerNames { common_names: vec!["shard 1".to_owned()], ..PeerNames::default() }),
+            peer: Some(&PeerNames {
+                common_names: vec!["shard 1".to_owned()],
+                ..PeerNames::default()
+            }),
             about: &about,
             queries: true,
             route: "shards",
@@ -240,7 +249,9 @@ mod tests {
     fn a_line_in_the_combined_form_is_one_that_every_tool_reads() {
         let expected = r#"127.0.0.1 - - [29/Feb/2000:00:00:00 +0000] "POST /shards/2/jobs?q=%22 HTTP/1.1" 200 5 "http://a/\"b\\" "x\xff\x09y" route=shards verdict=reject reason=stale-tenure decision=d-1"#;
         assert_eq!(written(|line| line.combined(), true), expected);
-        assert!(written(|line| line.combined(), false).ends_with("verdict=none reason=none decision=-"));
+        assert!(
+            written(|line| line.combined(), false).ends_with("verdict=none reason=none decision=-")
+        );
     }
 
     #[test]
@@ -253,14 +264,27 @@ mod tests {
 
     #[test]
     fn what_a_client_sends_is_cut_in_either_form() {
-        let request = Request::get(format!("/{}", "x".repeat(60_000))).header("user-agent", "y".repeat(60_000));
+        let request = Request::get(format!("/{}", "x".repeat(60_000)))
+            .header("user-agent", "y".repeat(60_000));
         let about = About::of(&request.body(()).unwrap(), true);
         let client = ClientAddress::Unix;
         let (at, status, duration) = (SystemTime::UNIX_EPOCH, Some(StatusCode::OK), Duration::ZERO);
         let (route, mode, sent, complete, queries) = ("shards", "enforce", 0, true, true);
         let names = PeerNames { uris: vec!["z".repeat(60_000); 9], ..PeerNames::default() };
         let peer = Some(&names);
-        let line = Line { at, client, peer, about: &about, queries, route, mode, status, sent, complete, duration };
+        let line = Line {
+            at,
+            client,
+            peer,
+            about: &about,
+            queries,
+            route,
+            mode,
+            status,
+            sent,
+            complete,
+            duration,
+        };
         for text in [line.json(), line.combined()] {
             assert!((2 * TEXT_MAX..2 * TEXT_MAX + 1_000).contains(&text.len()), "{}", text.len());
         }
@@ -268,10 +292,15 @@ mod tests {
 
     #[test]
     fn a_query_is_in_neither_form_unless_it_is_wanted() {
-        let request = Request::get("/a?token=s3cret").header("referer", "http://a/b?token=s3cret").body(()).unwrap();
+        let request = Request::get("/a?token=s3cret")
+            .header("referer", "http://a/b?token=s3cret")
+            .body(())
+            .unwrap();
         let about = About::of(&request, true);
-        let (client, at, status) = (ClientAddress::Unix, SystemTime::UNIX_EPOCH, Some(StatusCode::OK));
-        let (duration, route, mode, sent, complete) = (Duration::ZERO, "shards", "enforce", 0, true);
+        let (client, at, status) =
+            (ClientAddress::Unix, SystemTime::UNIX_EPOCH, Some(StatusCode::OK));
+        let (duration, route, mode, sent, complete) =
+            (Duration::ZERO, "shards", "enforce", 0, true);
         let line = |queries| Line {
             at,
             client,
@@ -286,7 +315,10 @@ mod tests {
             duration,
         };
         for text in [line(false).json(), line(false).combined()] {
-            assert!(!text.contains("s3cret") && text.contains("/a?") && text.contains("http://a/b?"), "{text}");
+            assert!(
+                !text.contains("s3cret") && text.contains("/a?") && text.contains("http://a/b?"),
+                "{text}"
+            );
         }
         for text in [line(true).json(), line(true).combined()] {
             assert_eq!(text.matches("?token=s3cret").count(), 2, "{text}");
@@ -297,15 +329,31 @@ mod tests {
     #[test]
     fn a_line_in_json_is_what_a_tree_of_it_would_be_whatever_its_texts_are() {
         let long = [&[b'x'; TEXT_MAX - 1][..], "é".as_bytes()].concat();
-        for odd in [&b""[..], b"\"\\/'</b>", b"a\tb", b"\xff", b"\xe2\x80", "\u{e9}\u{2028}😀".as_bytes(), &long] {
-            for (key, version) in
-                [("k\"\\\0\u{1}\u{8}\n\u{c}\r\u{1f}\u{7f}é", Version::HTTP_10), ("/k", Version::HTTP_2)]
-            {
-                let request = Request::options("*").version(version).header("user-agent", odd).header("referer", odd);
-                let about = About::of(&request.header("traceparent", "a\"\\b").body(()).unwrap(), true);
+        for odd in [
+            &b""[..],
+            b"\"\\/'</b>",
+            b"a\tb",
+            b"\xff",
+            b"\xe2\x80",
+            "\u{e9}\u{2028}😀".as_bytes(),
+            &long,
+        ] {
+            for (key, version) in [
+                ("k\"\\\0\u{1}\u{8}\n\u{c}\r\u{1f}\u{7f}é", Version::HTTP_10),
+                ("/k", Version::HTTP_2),
+            ] {
+                let request = Request::options("*")
+                    .version(version)
+                    .header("user-agent", odd)
+                    .header("referer", odd);
+                let about =
+                    About::of(&request.header("traceparent", "a\"\\b").body(()).unwrap(), true);
                 about.note_lock(&LockKey::new(key).unwrap());
                 let owner = HeaderValue::from_bytes(odd).unwrap();
-                about.note_presented(&FenceToken { owner, revision: Revision::new(i64::MAX as u64).unwrap() });
+                about.note_presented(&FenceToken {
+                    owner,
+                    revision: Revision::new(i64::MAX as u64).unwrap(),
+                });
                 about.note_failure(Failure::Internal);
                 let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(951_782_400_123_456_789);
                 let line = Line {
@@ -346,7 +394,8 @@ mod tests {
     #[test]
     fn a_line_in_json_has_nothing_that_a_terminal_would_obey_or_hide() {
         let said = "a\u{9b}31m\u{202e}b\u{2028}\u{2066}é…";
-        let request = Request::post("/").header("user-agent", http::HeaderValue::from_bytes(said.as_bytes()).unwrap());
+        let request = Request::post("/")
+            .header("user-agent", http::HeaderValue::from_bytes(said.as_bytes()).unwrap());
         let about = About::of(&request.body(()).unwrap(), true);
         let line = Line {
             at: SystemTime::UNIX_EPOCH,

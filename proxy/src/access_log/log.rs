@@ -37,7 +37,8 @@ pub struct OpenError {
 }
 
 impl AccessLog {
-    /// Opens what was configured. Lines are added to the end of a file that exists; those that are not written are counted as `lost`.
+    /// Opens what was configured. Lines are added to the end of a file that exists; those that are
+    /// not written are counted as `lost`.
     ///
     /// # Errors
     /// If its file can't be opened for writing.
@@ -70,7 +71,8 @@ impl AccessLog {
 
     /// Whether a request has a line that need not have one: one in so many, the first included.
     pub(super) fn takes(&self) -> bool {
-        self.one_in == 1 || self.requests.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.one_in)
+        self.one_in == 1
+            || self.requests.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.one_in)
     }
 
     pub(super) fn write(&self, line: &Line<'_>) {
@@ -84,7 +86,8 @@ impl AccessLog {
 }
 
 impl Drop for AccessLog {
-    /// What waits to be written is written elsewhere: whoever has the last request of a configuration waits for no disk.
+    /// What waits to be written is written elsewhere: whoever has the last request of a
+    /// configuration waits for no disk.
     fn drop(&mut self) {
         self.lines.end();
     }
@@ -102,9 +105,11 @@ impl Closing {
         }
     }
 
-    /// Waits until they are, none being open any more, or until it is clear that nobody takes what is written.
+    /// Waits until they are, none being open any more, or until it is clear that nobody takes what
+    /// is written.
     pub fn finish(&self) {
-        let ending = self.0.lock().map(|mut closing| std::mem::take(&mut *closing)).unwrap_or_default();
+        let ending =
+            self.0.lock().map(|mut closing| std::mem::take(&mut *closing)).unwrap_or_default();
         let deadline = Instant::now() + END_MAX;
         let left = ending.iter().filter(|writing| !writing.ends_by(deadline)).count();
         if left > 0 {

@@ -26,27 +26,43 @@ pub(super) struct Target {
     reopen: Arc<AtomicBool>,
     /// Whether it could not be when that was last tried.
     fails_to_open: bool,
-    /// Whether what was written last ends within a line, as where a disk was full: what is written next begins on a new one.
+    /// Whether what was written last ends within a line, as where a disk was full: what is written
+    /// next begins on a new one.
     is_torn: bool,
     /// Lines that could not be written.
     failures: Complaints,
 }
 
 impl Target {
-    pub(super) fn open(target: &AccessLogTarget, reopen: Arc<AtomicBool>) -> Result<Target, OpenError> {
+    pub(super) fn open(
+        target: &AccessLogTarget,
+        reopen: Arc<AtomicBool>,
+    ) -> Result<Target, OpenError> {
         let (name, output, path): (_, Box<dyn Write + Send>, _) = match target {
-            // Not by the lock and the buffer of the standard library's: whoever waits for its reader may have both for ever.
+            // Not by the lock and the buffer of the standard library's: whoever waits for its
+            // reader may have both for ever.
             AccessLogTarget::Stdout => {
                 let descriptor = io::stdout().as_fd().try_clone_to_owned();
-                let descriptor = descriptor.map_err(|source| OpenError { path: "stdout".to_owned(), source })?;
+                let descriptor =
+                    descriptor.map_err(|source| OpenError { path: "stdout".to_owned(), source })?;
                 ("stdout".to_owned(), Box::new(File::from(descriptor)), None)
             }
             // Its lines are to stand whole among those of the log.
             AccessLogTarget::Stderr => ("stderr".to_owned(), Box::new(io::stderr()), None),
-            AccessLogTarget::File(path) => (path.display().to_string(), Box::new(open(path)?), Some(path.clone())),
+            AccessLogTarget::File(path) => {
+                (path.display().to_string(), Box::new(open(path)?), Some(path.clone()))
+            }
         };
         let is_torn = path.as_deref().is_some_and(ends_within_a_line);
-        Ok(Target { name, output, path, reopen, fails_to_open: false, is_torn, failures: Complaints::default() })
+        Ok(Target {
+            name,
+            output,
+            path,
+            reopen,
+            fails_to_open: false,
+            is_torn,
+            failures: Complaints::default(),
+        })
     }
 
     pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -76,7 +92,8 @@ impl Target {
         })
     }
 
-    /// Writes all of the lines, by one call if its output takes them, and notes where it ends if it can't.
+    /// Writes all of the lines, by one call if its output takes them, and notes where it ends if it
+    /// can't.
     fn write_whole(&mut self, lines: &[u8]) -> io::Result<()> {
         let on_a_new_line = self.is_torn.then(|| [b"\n", lines].concat());
         let mut left = on_a_new_line.as_deref().unwrap_or(lines);
@@ -95,10 +112,12 @@ impl Target {
     }
 }
 
-/// Whether a file that was not begun by us has the beginning of a line at its end. Of what is no file, or can't be read, nobody knows.
+/// Whether a file that was not begun by us has the beginning of a line at its end. Of what is no
+/// file, or can't be read, nobody knows.
 fn ends_within_a_line(path: &Path) -> bool {
     let last = || {
-        let mut file = path.metadata().ok().filter(Metadata::is_file).and_then(|_| File::open(path).ok())?;
+        let mut file =
+            path.metadata().ok().filter(Metadata::is_file).and_then(|_| File::open(path).ok())?;
         file.seek(SeekFrom::End(-1)).ok()?;
         let mut last = [0];
         file.read_exact(&mut last).ok().map(|()| last)
@@ -110,12 +129,15 @@ fn open(path: &Path) -> Result<File, OpenError> {
     open_at_once(path).map_err(|source| OpenError { path: path.display().to_string(), source })
 }
 
-/// Opens a file without waiting: whoever opens a FIFO waits for its reader otherwise. Who writes to it may wait.
+/// Opens a file without waiting: whoever opens a FIFO waits for its reader otherwise. Who writes to
+/// it may wait.
 fn open_at_once(path: &Path) -> io::Result<File> {
     let at_once = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().append(true).create(true).custom_flags(at_once).open(path);
     let file = opened.map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::NXIO) => io::Error::new(error.kind(), "it is a FIFO that nobody reads, or a socket"),
+        Some(Errno::NXIO) => {
+            io::Error::new(error.kind(), "it is a FIFO that nobody reads, or a socket")
+        }
         _ => error,
     })?;
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
@@ -167,12 +189,21 @@ mod tests {
         };
         for (room, lines, is_whole) in writes {
             disk.room.store(*room, Ordering::Relaxed);
-            assert_eq!(target.write(lines.as_bytes()).is_ok(), *is_whole, "{lines:?} of {writes:?}");
+            assert_eq!(
+                target.write(lines.as_bytes()).is_ok(),
+                *is_whole,
+                "{lines:?} of {writes:?}"
+            );
         }
-        assert_eq!(String::from_utf8(disk.written.lock().unwrap().clone()).unwrap(), stands, "{writes:?}");
+        assert_eq!(
+            String::from_utf8(disk.written.lock().unwrap().clone()).unwrap(),
+            stands,
+            "{writes:?}"
+        );
     }
 
-    /// It was not tried again before the next reload, and lines went on into the file that had been renamed.
+    /// It was not tried again before the next reload, and lines went on into the file that had been
+    /// renamed.
     #[test]
     fn a_file_that_could_not_be_opened_anew_is_as_soon_as_it_can_be() {
         let directory = tempfile::tempdir().unwrap();
@@ -180,7 +211,8 @@ mod tests {
         std::fs::create_dir(&logs).unwrap();
         let path = logs.join("access.log");
         let reopen = Arc::new(AtomicBool::new(false));
-        let mut target = Target::open(&AccessLogTarget::File(path.clone()), Arc::clone(&reopen)).unwrap();
+        let mut target =
+            Target::open(&AccessLogTarget::File(path.clone()), Arc::clone(&reopen)).unwrap();
         target.write(b"a\n").unwrap();
         std::fs::rename(&logs, &moved).unwrap();
         reopen.store(true, Ordering::Relaxed);
@@ -190,7 +222,10 @@ mod tests {
         target.write(b"d\n").unwrap();
         target.write(b"e\n").unwrap();
         let written = |path: &Path| std::fs::read_to_string(path).unwrap();
-        assert_eq!((written(&moved.join("access.log")).as_str(), written(&path).as_str()), ("a\nb\nc\n", "d\ne\n"));
+        assert_eq!(
+            (written(&moved.join("access.log")).as_str(), written(&path).as_str()),
+            ("a\nb\nc\n", "d\ne\n")
+        );
         assert!(!reopen.load(Ordering::Relaxed));
     }
 

@@ -41,10 +41,15 @@ impl Body for AdminBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut *self {
             AdminBody::Whole(body) => Pin::new(body).poll_frame(cx),
-            AdminBody::Stream(stream) => stream.as_mut().poll_next(cx).map(|piece| piece.map(Frame::data).map(Ok)),
+            AdminBody::Stream(stream) => {
+                stream.as_mut().poll_next(cx).map(|piece| piece.map(Frame::data).map(Ok))
+            }
         }
     }
 
@@ -83,7 +88,10 @@ pub(super) fn answer(status: StatusCode, kind: &'static str, body: Vec<u8>) -> A
     answer_of(status, kind, AdminBody::whole(Bytes::from(body)))
 }
 
-pub(super) fn streamed(kind: &'static str, pieces: impl Stream<Item = Bytes> + 'static) -> AdminAnswer {
+pub(super) fn streamed(
+    kind: &'static str,
+    pieces: impl Stream<Item = Bytes> + 'static,
+) -> AdminAnswer {
     answer_of(StatusCode::OK, kind, AdminBody::Stream(Box::pin(pieces)))
 }
 

@@ -25,8 +25,8 @@ impl Admin {
         streamed(JSON, in_pieces(document(&self.generation.sources)))
     }
 
-    /// The locks of that key, one in each source that tracks it, be it only for requests under way. The key is given percent-encoded or as it is
-    /// ([`spellings`]).
+    /// The locks of that key, one in each source that tracks it, be it only for requests under way.
+    /// The key is given percent-encoded or as it is ([`spellings`]).
     ///
     /// # Errors
     /// What to answer if there is none.
@@ -35,7 +35,9 @@ impl Admin {
             return Err(text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned()));
         };
         let sources = self.generation.process.sources.all();
-        let find = |key: &String| -> Vec<_> { sources.iter().filter_map(|source| source.find(key)).collect() };
+        let find = |key: &String| -> Vec<_> {
+            sources.iter().filter_map(|source| source.find(key)).collect()
+        };
         let found = spellings(&key).iter().map(find).find(|found| !found.is_empty());
         found.ok_or_else(|| text(StatusCode::NOT_FOUND, format!("no lock {key:?} is tracked\n")))
     }
@@ -58,14 +60,17 @@ impl Admin {
     }
 }
 
-/// What a key may mean, the likelier first: of `/locks//a/b` some clients make `/locks/a/b`, so without a lock `a/b` this means `/a/b`.
+/// What a key may mean, the likelier first: of `/locks//a/b` some clients make `/locks/a/b`, so
+/// without a lock `a/b` this means `/a/b`.
 pub(super) fn spellings(key: &str) -> [String; 2] {
     [key.to_owned(), format!("/{key}")]
 }
 
-/// The sources with all their locks, as it would be written in one: in parts that are made as they are asked for, one for each lock.
+/// The sources with all their locks, as it would be written in one: in parts that are made as they
+/// are asked for, one for each lock.
 ///
-/// A lock is as it is by then; one that is not tracked any more is left out. Neither locks nor sources are kept for whoever reads slowly.
+/// A lock is as it is by then; one that is not tracked any more is left out. Neither locks nor
+/// sources are kept for whoever reads slowly.
 fn document(sources: &[LockSource]) -> impl Iterator<Item = String> + use<> {
     let now = Instant::now();
     let told = sources.iter().map(|source| {
@@ -76,15 +81,22 @@ fn document(sources: &[LockSource]) -> impl Iterator<Item = String> + use<> {
     let without_locks = format!("{:#}\n", json!({ "sources": told.collect::<Vec<_>>() }));
     let mut around_locks = without_locks.split(NO_LOCKS).map(str::to_owned);
     let begin = around_locks.next();
-    let lists: Vec<_> =
-        sources.iter().map(|source| source.locks().iter().map(Arc::downgrade).collect()).zip(around_locks).collect();
-    begin.into_iter().chain(lists.into_iter().flat_map(|(locks, behind)| list_of(locks).chain([behind])))
+    let lists: Vec<_> = sources
+        .iter()
+        .map(|source| source.locks().iter().map(Arc::downgrade).collect())
+        .zip(around_locks)
+        .collect();
+    begin
+        .into_iter()
+        .chain(lists.into_iter().flat_map(|(locks, behind)| list_of(locks).chain([behind])))
 }
 
 /// The locks of one source.
 fn list_of(locks: Vec<Weak<TrackedLock>>) -> impl Iterator<Item = String> {
     let none = locks.is_empty();
-    let locks = locks.into_iter().filter_map(|lock| Some(lock_json(&lock.upgrade()?.describe(Instant::now()))));
+    let locks = locks
+        .into_iter()
+        .filter_map(|lock| Some(lock_json(&lock.upgrade()?.describe(Instant::now()))));
     list(locks, none, "      ")
 }
 
@@ -105,7 +117,17 @@ fn source_json(source: &LockSource, now: Instant) -> Value {
 }
 
 pub(crate) fn lock_json(lock: &LockDescription) -> Value {
-    let LockDescription { key, layout, holder, as_of, age, waiters, problem, gate, left_behind_for } = lock;
+    let LockDescription {
+        key,
+        layout,
+        holder,
+        as_of,
+        age,
+        waiters,
+        problem,
+        gate,
+        left_behind_for,
+    } = lock;
     let at_worker = gate
         .at_worker
         .iter()
@@ -168,7 +190,8 @@ mod tests {
         let now = Instant::now();
         let told = sources.iter().map(|source| {
             let mut told = source_json(source, now);
-            told["locks"] = source.locks().iter().map(|lock| lock_json(&lock.describe(now))).collect();
+            told["locks"] =
+                source.locks().iter().map(|lock| lock_json(&lock.describe(now))).collect();
             told
         });
         format!("{:#}\n", json!({ "sources": told.collect::<Vec<_>>() }))
@@ -178,7 +201,8 @@ mod tests {
     fn the_document_of_all_locks_reads_as_if_it_were_written_in_one() {
         let sources = ["a", "\"locks\": []", "b"].map(source);
         for counts in [[0, 0, 0], [1, 0, 2], [0, 3, 0], [1, 1, 1]] {
-            let _tracked: Vec<_> = sources.iter().zip(counts).map(|(source, count)| track(source, count)).collect();
+            let _tracked: Vec<_> =
+                sources.iter().zip(counts).map(|(source, count)| track(source, count)).collect();
             for sources in [&sources[..], &sources[..1], &[]] {
                 assert_eq!(document(sources).collect::<String>(), whole(sources), "{counts:?}");
             }

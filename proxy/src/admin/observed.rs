@@ -57,14 +57,21 @@ impl Admin {
             Some("text") => true,
             Some("json") => false,
             Some(other) => {
-                return text(StatusCode::BAD_REQUEST, format!("unknown format {other:?}; there are text, json\n"));
+                return text(
+                    StatusCode::BAD_REQUEST,
+                    format!("unknown format {other:?}; there are text, json\n"),
+                );
             }
             None => accepts(headers, "text/plain"),
         };
         let in_force = self.generation.routes.iter().filter(|route| route.label.mode == "shadow");
         let watched: Vec<Watched> = in_force
             .map(|route| {
-                let admitted = route.metrics.requests.of(Counted::Admitted).saturating_sub(route.label.admitted_before);
+                let admitted = route
+                    .metrics
+                    .requests
+                    .of(Counted::Admitted)
+                    .saturating_sub(route.label.admitted_before);
                 Watched { label: Arc::clone(&route.label), admitted }
             })
             .collect();
@@ -84,5 +91,10 @@ pub(super) fn wants_events(headers: &HeaderMap) -> bool {
 fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut kinds = accepted.flat_map(|value| value.split(','));
-    kinds.any(|accepted| accepted.split(';').next().is_some_and(|accepted| accepted.trim().eq_ignore_ascii_case(kind)))
+    kinds.any(|accepted| {
+        accepted
+            .split(';')
+            .next()
+            .is_some_and(|accepted| accepted.trim().eq_ignore_ascii_case(kind))
+    })
 }

@@ -1,8 +1,10 @@
-//! Who may talk to the admin listener: programs on this machine, and pages that it has served itself.
+//! Who may talk to the admin listener: programs on this machine, and pages that it has served
+//! itself.
 //!
-//! A browser on this machine runs pages of strangers too. They can send requests here, and with a name of their own that
-//! resolves to a loopback address (DNS rebinding) they could read the answers. So a request has to name this machine by its
-//! address or as `localhost`, and what changes something must not come from another page. By TLS, the certificate already tells a
+//! A browser on this machine runs pages of strangers too. They can send requests here, and with a
+//! name of their own that resolves to a loopback address (DNS rebinding) they could read the
+//! answers. So a request has to name this machine by its address or as `localhost`, and what
+//! changes something must not come from another page. By TLS, the certificate already tells a
 //! browser which name is ours.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -29,7 +31,11 @@ pub(super) enum Foreign {
 /// What is foreign about it.
 pub(super) fn check<B>(request: &Request<B>, by_tls: bool) -> Result<(), Foreign> {
     let headers = request.headers();
-    let host = request.uri().authority().map(|authority| authority.as_str()).or_else(|| text(headers, HOST));
+    let host = request
+        .uri()
+        .authority()
+        .map(|authority| authority.as_str())
+        .or_else(|| text(headers, HOST));
     // HTTP/1.0 without a host is no browser.
     if !by_tls && host.is_some_and(|host| !is_here(host)) {
         return Err(Foreign::Host);
@@ -37,7 +43,8 @@ pub(super) fn check<B>(request: &Request<B>, by_tls: bool) -> Result<(), Foreign
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(());
     }
-    let same_site = text(headers, "sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
+    let same_site =
+        text(headers, "sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
     let own = text(headers, ORIGIN).is_none_or(|origin| {
         let origin_host = origin.split_once("://").map(|(_, host)| host);
         origin_host.is_some() && origin_host == host
@@ -52,7 +59,11 @@ fn text(headers: &HeaderMap, name: impl http::header::AsHeaderName) -> Option<&s
 /// Whether that host, with or without a port, is a name that nobody else can give to this machine.
 fn is_here(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
-        Some(rest) => return rest.split_once(']').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok()),
+        Some(rest) => {
+            return rest
+                .split_once(']')
+                .is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
+        }
         None => host.split(':').next().unwrap_or_default(),
     };
     name.eq_ignore_ascii_case("localhost") || name.parse::<Ipv4Addr>().is_ok()
@@ -63,19 +74,35 @@ mod tests {
     use super::*;
 
     fn checked(method: &str, headers: &[(&str, &str)]) -> Result<(), Foreign> {
-        let request = headers.iter().fold(Request::builder().method(method).uri("/locks"), |request, (name, value)| {
-            request.header(*name, *value)
-        });
+        let request = headers
+            .iter()
+            .fold(Request::builder().method(method).uri("/locks"), |request, (name, value)| {
+                request.header(*name, *value)
+            });
         check(&request.body(()).unwrap(), false)
     }
 
     #[test]
     fn this_machine_is_named_by_its_address_or_as_localhost() {
-        for host in ["127.0.0.1:9901", "127.0.0.1", "localhost:9901", "LOCALHOST", "[::1]:9901", "[::1]", "10.1.2.3:80"]
-        {
+        for host in [
+            "127.0.0.1:9901",
+            "127.0.0.1",
+            "localhost:9901",
+            "LOCALHOST",
+            "[::1]:9901",
+            "[::1]",
+            "10.1.2.3:80",
+        ] {
             assert_eq!(checked("GET", &[("host", host)]), Ok(()), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example:9901", "127.0.0.1.evil.example", "", "[evil]", "ü"] {
+        for host in [
+            "evil.example",
+            "localhost.evil.example:9901",
+            "127.0.0.1.evil.example",
+            "",
+            "[evil]",
+            "ü",
+        ] {
             assert_eq!(checked("GET", &[("host", host)]), Err(Foreign::Host), "{host}");
         }
         assert_eq!(checked("GET", &[]), Ok(()));
@@ -84,7 +111,8 @@ mod tests {
     #[test]
     fn by_tls_any_name_that_the_certificate_has_will_do() {
         let request = |method: &str, origin: &str| {
-            let request = Request::builder().method(method).uri("/log").header("host", "admin.example:9901");
+            let request =
+                Request::builder().method(method).uri("/log").header("host", "admin.example:9901");
             check(&request.header("origin", origin).body(()).unwrap(), true)
         };
         assert_eq!(request("GET", "https://admin.example:9901"), Ok(()));
@@ -94,9 +122,14 @@ mod tests {
 
     #[test]
     fn nothing_is_changed_for_a_page_of_another_origin() {
-        let post = |more: &[(&str, &str)]| checked("POST", &[&[("host", "127.0.0.1:9901")], more].concat());
+        let post = |more: &[(&str, &str)]| {
+            checked("POST", &[&[("host", "127.0.0.1:9901")], more].concat())
+        };
         assert_eq!(post(&[]), Ok(()));
-        assert_eq!(post(&[("origin", "http://127.0.0.1:9901"), ("sec-fetch-site", "same-origin")]), Ok(()));
+        assert_eq!(
+            post(&[("origin", "http://127.0.0.1:9901"), ("sec-fetch-site", "same-origin")]),
+            Ok(())
+        );
         for foreign in [
             &[("origin", "http://evil.example")][..],
             &[("origin", "http://127.0.0.1:9902")],
@@ -107,6 +140,10 @@ mod tests {
         ] {
             assert_eq!(post(foreign), Err(Foreign::Origin), "{foreign:?}");
         }
-        assert_eq!(checked("GET", &[("host", "127.0.0.1:1"), ("sec-fetch-site", "cross-site")]), Ok(()), "a link");
+        assert_eq!(
+            checked("GET", &[("host", "127.0.0.1:1"), ("sec-fetch-site", "cross-site")]),
+            Ok(()),
+            "a link"
+        );
     }
 }

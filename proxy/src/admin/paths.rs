@@ -28,9 +28,11 @@ pub(super) const INDEX: &str = "fencepost admin\n\n\
 /// The parameters that may stand in a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Parameters {
-    /// Whatever somebody likes: probes and scrapes bring their own, and `/decisions` looks at its query itself.
+    /// Whatever somebody likes: probes and scrapes bring their own, and `/decisions` looks at its
+    /// query itself.
     Any,
-    /// These. Another one would have asked for something that the answer is not, and nobody would notice.
+    /// These. Another one would have asked for something that the answer is not, and nobody would
+    /// notice.
     Only(&'static [&'static str]),
 }
 
@@ -57,7 +59,8 @@ pub(super) fn not_found() -> AdminAnswer {
 /// What a parameter is set to.
 pub(super) fn parameter(query: &str, name: &str) -> Option<String> {
     let mut parameters = form_urlencoded::parse(query.as_bytes());
-    parameters.find_map(|(found, value)| (found == name && !value.is_empty()).then(|| value.into_owned()))
+    parameters
+        .find_map(|(found, value)| (found == name && !value.is_empty()).then(|| value.into_owned()))
 }
 
 /// The source whose state is accepted by that path.
@@ -77,7 +80,9 @@ fn parameters(method: &Method, path: &str) -> Option<Parameters> {
     match path {
         "/" | "/livez" | "/readyz" | "/metrics" | "/decisions" if asks => Some(Parameters::Any),
         "/shadow" if asks => Some(Parameters::Only(&["format"])),
-        "/timeline" | "/log" | "/routes" | "/config" | "/sources" | "/locks" if asks => Some(Parameters::Only(&[])),
+        "/timeline" | "/log" | "/routes" | "/config" | "/sources" | "/locks" if asks => {
+            Some(Parameters::Only(&[]))
+        }
         _ if asks && path.starts_with("/locks/") => Some(Parameters::Only(&[])),
         _ if asks && dashboard::asset(path).is_some() => Some(Parameters::Any),
         "/log" if changes => Some(Parameters::Only(&["filter"])),
@@ -99,12 +104,17 @@ fn methods(path: &str) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with a query that has other parameters than these. A form sends every field, and an empty one asks for nothing.
+/// What is wrong with a query that has other parameters than these. A form sends every field, and
+/// an empty one asks for nothing.
 fn unknown(query: &str, known: &[&str]) -> Option<String> {
     let mut parameters = form_urlencoded::parse(query.as_bytes());
-    let (name, _) = parameters.find(|(name, value)| !value.is_empty() && !known.contains(&&**name))?;
-    let there_is =
-        if known.is_empty() { "this path takes none".to_owned() } else { format!("there is {}", known.join(", ")) };
+    let (name, _) =
+        parameters.find(|(name, value)| !value.is_empty() && !known.contains(&&**name))?;
+    let there_is = if known.is_empty() {
+        "this path takes none".to_owned()
+    } else {
+        format!("there is {}", known.join(", "))
+    };
     Some(format!("unknown parameter {name:?}; {there_is}\n"))
 }
 
@@ -115,14 +125,19 @@ mod tests {
     /// The status of what is not let past, and the methods that it names instead.
     fn check(method: Method, path: &str, query: &str) -> Option<(u16, String)> {
         let refused = super::check(&method, path, query).err()?;
-        let allowed = refused.headers().get(http::header::ALLOW).map(|allowed| allowed.to_str().unwrap().to_owned());
+        let allowed = refused
+            .headers()
+            .get(http::header::ALLOW)
+            .map(|allowed| allowed.to_str().unwrap().to_owned());
         Some((refused.status().as_u16(), allowed.unwrap_or_default()))
     }
 
     #[test]
     fn each_path_of_the_index_takes_the_method_that_stands_before_it() {
         let mut seen = 0;
-        for line in INDEX.lines().filter(|line| line.starts_with("GET ") || line.starts_with("POST ")) {
+        for line in
+            INDEX.lines().filter(|line| line.starts_with("GET ") || line.starts_with("POST "))
+        {
             let [method, target] = [0, 1].map(|at| line.split_whitespace().nth(at).unwrap());
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
             assert_eq!(check(method.parse().unwrap(), path, query), None, "{line}");
@@ -149,7 +164,11 @@ mod tests {
         }
         for method in [Method::GET, Method::HEAD, Method::POST, Method::DELETE] {
             for path in ["/nothing", "/sources/main", "/reload/", "/dashboard/"] {
-                assert_eq!(check(method.clone(), path, "a=b"), Some((404, String::new())), "{method} {path}");
+                assert_eq!(
+                    check(method.clone(), path, "a=b"),
+                    Some((404, String::new())),
+                    "{method} {path}"
+                );
             }
         }
     }
@@ -167,9 +186,12 @@ mod tests {
         ] {
             assert_eq!(check(method, path, query), Some((400, String::new())), "{path}?{query}");
         }
-        for (path, query) in
-            [("/shadow", "format=text"), ("/locks", ""), ("/locks", "owner="), ("/readyz", "verbose=1")]
-        {
+        for (path, query) in [
+            ("/shadow", "format=text"),
+            ("/locks", ""),
+            ("/locks", "owner="),
+            ("/readyz", "verbose=1"),
+        ] {
             assert_eq!(check(Method::GET, path, query), None, "{path}?{query}");
         }
     }

@@ -1,4 +1,5 @@
-//! Long answers, made as they are read: nobody else waits until all of one is made, and no client that reads slowly has us keep it.
+//! Long answers, made as they are read: nobody else waits until all of one is made, and no client
+//! that reads slowly has us keep it.
 
 use std::iter::once;
 
@@ -10,7 +11,8 @@ use tokio::task::yield_now;
 /// The least that is written at once.
 pub(super) const PIECE_BYTES: usize = 64 * 1024;
 
-/// What stands in the place of a list of locks until that is written. Nothing else has it: within a text, quotes are escaped.
+/// What stands in the place of a list of locks until that is written. Nothing else has it: within a
+/// text, quotes are escaped.
 pub(super) const NO_LOCKS: &str = r#""locks": []"#;
 
 /// The same where a document stands on one line.
@@ -23,13 +25,17 @@ pub(super) fn list(
     indent: &'static str,
 ) -> impl Iterator<Item = String> {
     let end = if none { "]".to_owned() } else { format!("\n{indent}]") };
-    let locks = with_commas(locks.map(move |lock| format!("\n{lock:#}").replace('\n', &format!("\n{indent}  "))));
+    let locks = with_commas(
+        locks.map(move |lock| format!("\n{lock:#}").replace('\n', &format!("\n{indent}  "))),
+    );
     once(r#""locks": ["#.to_owned()).chain(locks).chain(once(end))
 }
 
 /// The same on one line.
 pub(super) fn list_on_one_line(locks: impl Iterator<Item = Value>) -> impl Iterator<Item = String> {
-    once(r#""locks":["#.to_owned()).chain(with_commas(locks.map(|lock| lock.to_string()))).chain(once("]".to_owned()))
+    once(r#""locks":["#.to_owned())
+        .chain(with_commas(locks.map(|lock| lock.to_string())))
+        .chain(once("]".to_owned()))
 }
 
 /// With a comma before each but the first.
@@ -37,7 +43,8 @@ fn with_commas(items: impl Iterator<Item = String>) -> impl Iterator<Item = Stri
     items.enumerate().map(|(number, item)| if number == 0 { item } else { format!(",{item}") })
 }
 
-/// These parts in few pieces. Between any two of them others have their turn, however fast they are taken.
+/// These parts in few pieces. Between any two of them others have their turn, however fast they are
+/// taken.
 pub(super) fn in_pieces(parts: impl Iterator<Item = String>) -> impl Stream<Item = Bytes> {
     unfold(parts, |mut parts| async {
         yield_now().await;

@@ -24,7 +24,9 @@ impl Admin {
             .zip(&generation.routes)
             .map(|(route, in_force)| self.route_json(route, in_force));
         let now = Instant::now();
-        let lately = self.observations.look(|book| book.lately.refused(now, generation.process.metrics.refused()));
+        let lately = self
+            .observations
+            .look(|book| book.lately.refused(now, generation.process.metrics.refused()));
         json_answer(&json!({
             "now_ms": millis(SystemTime::now()),
             "generation": generation.number,
@@ -94,7 +96,10 @@ fn requests(counts: &RequestCounts) -> Value {
 /// How many requests there were for each reason for which there were any.
 fn by_reason(count: impl Fn(Rejection) -> u64) -> Map<String, Value> {
     let counts = Rejection::ALL.iter().map(|reason| (reason.code(), count(*reason)));
-    counts.filter(|(_, count)| *count > 0).map(|(code, count)| (code.to_owned(), json!(count))).collect()
+    counts
+        .filter(|(_, count)| *count > 0)
+        .map(|(code, count)| (code.to_owned(), json!(count)))
+        .collect()
 }
 
 #[cfg(test)]

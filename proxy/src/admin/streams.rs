@@ -1,7 +1,9 @@
-//! Server-sent events (WHATWG HTML, 9.2): what happens from now on, for as long as the client listens.
+//! Server-sent events (WHATWG HTML, 9.2): what happens from now on, for as long as the client
+//! listens.
 //!
-//! A stream keeps no queue of its own. It looks at what was collected whenever there is news and its client has taken what
-//! there was; a client that is too slow misses what was dropped meanwhile, and is told how much.
+//! A stream keeps no queue of its own. It looks at what was collected whenever there is news and
+//! its client has taken what there was; a client that is too slow misses what was dropped
+//! meanwhile, and is told how much.
 
 use std::future::ready;
 use std::iter::once;
@@ -30,7 +32,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How many decisions are written at once.
 const BATCH_MAX: usize = 500;
 
-/// Sent first: there is a connection, and when it breaks, come back after a second, to go on from that event.
+/// Sent first: there is a connection, and when it breaks, come back after a second, to go on from
+/// that event.
 pub(super) fn welcome(from: Option<String>) -> String {
     let id = from.map(|id| format!("id: {id}\n")).unwrap_or_default();
     format!("{id}retry: 1000\n\n")
@@ -40,7 +43,10 @@ impl Admin {
     /// Answers with a stream, unless too many listen already.
     pub(super) fn stream(&self, events: impl Stream<Item = Bytes> + 'static) -> AdminAnswer {
         let Some(place) = StreamPlace::take(&self.streams) else {
-            return text(StatusCode::SERVICE_UNAVAILABLE, format!("{STREAMS_MAX} clients listen already\n"));
+            return text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("{STREAMS_MAX} clients listen already\n"),
+            );
         };
         let events = unfold((Box::pin(events), place), |(mut events, place)| async move {
             let piece = events.next().await?;
@@ -86,7 +92,8 @@ pub(super) type Parts = Box<dyn Iterator<Item = String>>;
 /// A comment, which no client takes for news.
 const NOTHING: &str = ": nothing has happened\n\n";
 
-/// Each decision that passes the filter: those from now on, those since a time, or those after the last that was got before.
+/// Each decision that passes the filter: those from now on, those since a time, or those after the
+/// last that was got before.
 pub(super) fn follow_decisions(
     observations: Arc<Observations>,
     filter: Filter,
@@ -98,7 +105,8 @@ pub(super) fn follow_decisions(
         None if filter.asks_for_the_past() => 0,
         None => observations.look(|book| book.decisions.last()),
     };
-    // Who gets none before the connection breaks has missed what passed meanwhile, and what comes then.
+    // Who gets none before the connection breaks has missed what passed meanwhile, and what comes
+    // then.
     let welcome = welcome(Some(observations.event_id(after)));
     follow(observations, welcome, Decisions { filter, after, is_first_look: last_event.is_none() })
 }
@@ -114,7 +122,8 @@ impl Follower for Decisions {
     const PACE: Duration = Duration::ZERO;
 
     fn news(&mut self, observations: &Arc<Observations>) -> Option<Parts> {
-        let found = observations.look(|book| book.decisions.after(self.after, &self.filter, BATCH_MAX));
+        let found =
+            observations.look(|book| book.decisions.after(self.after, &self.filter, BATCH_MAX));
         self.after = found.after;
         let mut text = String::new();
         // Who has asked for the past gets what there is of it, and has missed nothing.
@@ -128,14 +137,15 @@ impl Follower for Decisions {
         (!text.is_empty()).then(|| Box::new(once(text)) as Parts)
     }
 
-    /// With how far it has been looked, which a client keeps though nothing else is said (WHATWG HTML, 9.2.6): who comes back has missed nothing that
-    /// passed before and was not asked for.
+    /// With how far it has been looked, which a client keeps though nothing else is said (WHATWG
+    /// HTML, 9.2.6): who comes back has missed nothing that passed before and was not asked for.
     fn nothing(&self, observations: &Observations) -> String {
         format!("id: {}\n{NOTHING}", observations.event_id(self.after))
     }
 }
 
-/// That welcome, what there is to tell now, and what there is whenever something has been collected.
+/// That welcome, what there is to tell now, and what there is whenever something has been
+/// collected.
 pub(super) fn follow(
     observations: Arc<Observations>,
     welcome: String,
@@ -160,7 +170,8 @@ struct Following<F> {
 
 impl<F: Follower> Following<F> {
     async fn next(&mut self) -> Option<Parts> {
-        // Whatever else happens: of much there is nothing to tell, and a client that is gone is found out by what is written to it.
+        // Whatever else happens: of much there is nothing to tell, and a client that is gone is
+        // found out by what is written to it.
         let silent_until = Instant::now() + SILENCE_MAX;
         loop {
             if Instant::now() < self.look_due {
@@ -196,8 +207,12 @@ mod tests {
     use crate::observe::Decision;
     use crate::observe::filter::Query;
 
-    /// What the next piece says, while each second something happens that it has nothing to do with.
-    async fn next(observations: &Observations, stream: &mut (impl Stream<Item = Bytes> + Unpin)) -> Option<String> {
+    /// What the next piece says, while each second something happens that it has nothing to do
+    /// with.
+    async fn next(
+        observations: &Observations,
+        stream: &mut (impl Stream<Item = Bytes> + Unpin),
+    ) -> Option<String> {
         let others = async {
             loop {
                 observations.note_decision(0, None, || Box::new(Decision::for_tests("another's")));
@@ -220,8 +235,9 @@ mod tests {
         Box::pin(follow_decisions(Arc::clone(observations), filter, last_event))
     }
 
-    /// It said nothing for as long as there was anything at all, so that nobody learnt that its client was gone; and who came back with the last
-    /// id was told that what others had sent was lost.
+    /// It said nothing for as long as there was anything at all, so that nobody learnt that its
+    /// client was gone; and who came back with the last id was told that what others had sent was
+    /// lost.
     #[tokio::test(start_paused = true)]
     async fn who_follows_what_never_comes_hears_so_whatever_else_happens_and_misses_none_of_it() {
         let observations = Arc::new(Observations::new(NonZeroUsize::MIN, 2));

@@ -1,6 +1,7 @@
 //! The timeline: whole, or whole and then each row that changes.
 //!
-//! The book is held for one row at a time, and what a row does not know by itself is looked up before.
+//! The book is held for one row at a time, and what a row does not know by itself is looked up
+//! before.
 
 use std::iter::once;
 use std::sync::Arc;
@@ -28,7 +29,10 @@ const PACE: Duration = Duration::from_secs(1);
 
 impl Admin {
     pub(super) fn timeline(&self, headers: &HeaderMap) -> AdminAnswer {
-        let rows = Rows { observations: Arc::clone(self.observed()), context: context(self.in_force.clone()) };
+        let rows = Rows {
+            observations: Arc::clone(self.observed()),
+            context: context(self.in_force.clone()),
+        };
         if wants_events(headers) {
             return self.stream(follow_timeline(rows));
         }
@@ -36,7 +40,8 @@ impl Admin {
     }
 }
 
-/// Where rows come from. Whoever reads slowly holds on to no configuration, so that none outlives its time for that.
+/// Where rows come from. Whoever reads slowly holds on to no configuration, so that none outlives
+/// its time for that.
 #[derive(Clone)]
 struct Rows<C> {
     observations: Arc<Observations>,
@@ -58,7 +63,9 @@ impl<C: Context> Rows<C> {
 
     /// All but the rows, and of which locks there are some.
     fn begin(&self) -> (Value, Vec<LockId>) {
-        self.observations.look(|book| (book.timeline.without_rows(SystemTime::now()), book.timeline.changed_after(0)))
+        self.observations.look(|book| {
+            (book.timeline.without_rows(SystemTime::now()), book.timeline.changed_after(0))
+        })
     }
 
     /// All of it.
@@ -82,7 +89,8 @@ fn around<L: Iterator<Item = String>>(
     no_locks: &str,
     list: L,
 ) -> impl Iterator<Item = String> + use<L> {
-    let (before, behind) = document.split_once(no_locks).expect("a timeline without rows has an empty list of locks");
+    let (before, behind) =
+        document.split_once(no_locks).expect("a timeline without rows has an empty list of locks");
     once(before.to_owned()).chain(list).chain(once(behind.to_owned()))
 }
 
@@ -104,8 +112,8 @@ impl<C: Context> Follower for Followed<C> {
         let Some(seen) = self.seen.replace(present) else {
             return Some(Box::new(self.rows.whole()));
         };
-        let (locks, outages) =
-            observations.look(|book| (book.timeline.changed_after(seen), book.timeline.outages_after(seen)));
+        let (locks, outages) = observations
+            .look(|book| (book.timeline.changed_after(seen), book.timeline.outages_after(seen)));
         if locks.is_empty() && outages.is_none() {
             return None;
         }
@@ -123,11 +131,14 @@ fn context(in_force: ActiveConfig) -> impl Context {
 fn row_context(generation: &Generation, source: &str, lock: &LockKey) -> RowContext {
     let config = &generation.config;
     let guarded = config.routes.iter().filter(|route| {
-        let guards = |guard: &Lock| config.sources[guard.source].name == source && guard.key.matches_key(lock.as_str());
+        let guards = |guard: &Lock| {
+            config.sources[guard.source].name == source && guard.key.matches_key(lock.as_str())
+        };
         route.mode.lock().is_some_and(guards)
     });
     let source = generation.sources.iter().find(|known| known.name() == source);
-    let present = source.and_then(|source| source.find(lock.as_str())?.view().snapshot()?.tenure().cloned());
+    let present =
+        source.and_then(|source| source.find(lock.as_str())?.view().snapshot()?.tenure().cloned());
     RowContext { routes: guarded.map(|route| route.name.clone()).collect(), present }
 }
 
@@ -146,7 +157,10 @@ mod tests {
     use crate::observe::{Event, TenureNews};
 
     fn rows() -> Rows<impl Context> {
-        let context = |_: &str, lock: &LockKey| RowContext { routes: vec![lock.as_str().to_owned()], present: None };
+        let context = |_: &str, lock: &LockKey| RowContext {
+            routes: vec![lock.as_str().to_owned()],
+            present: None,
+        };
         Rows { observations: Arc::new(Observations::new(NonZeroUsize::MIN, 10)), context }
     }
 
@@ -158,7 +172,11 @@ mod tests {
             lock: LockKey::new(&format!("/\"locks\":[]/{lock:04}")).unwrap(),
             layout: Layout::Key,
             ended: None,
-            began: Some(Tenure { owner: Owner::new(&b"shard-1"[..]), first: revision, last: revision }),
+            began: Some(Tenure {
+                owner: Owner::new(&b"shard-1"[..]),
+                first: revision,
+                last: revision,
+            }),
             is_first_news: false,
         };
         let (at, source) = (SystemTime::UNIX_EPOCH, "\"locks\": []".into());
@@ -183,7 +201,8 @@ mod tests {
             let expected = whole(&rows, &told["now_ms"]);
             assert_eq!(document, format!("{expected:#}\n"), "{locks} locks");
             let told: String = rows.whole().collect();
-            let data = told.strip_prefix("event: timeline\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
+            let data =
+                told.strip_prefix("event: timeline\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
             let expected = whole(&rows, &serde_json::from_str::<Value>(data).unwrap()["now_ms"]);
             assert_eq!(data, expected.to_string(), "{locks} locks");
         }
@@ -193,7 +212,9 @@ mod tests {
     #[tokio::test]
     async fn a_long_timeline_is_made_in_pieces_and_others_have_their_turn_between_them() {
         let rows = rows();
-        (1..=20).for_each(|revision| (0..500).for_each(|lock| change(&rows.observations, lock, revision)));
+        (1..=20).for_each(|revision| {
+            (0..500).for_each(|lock| change(&rows.observations, lock, revision))
+        });
         let pieces_of = async |parts: Parts| {
             let mut pieces = Box::pin(in_pieces(parts));
             let (mut count, mut bytes) = (0, 0);
@@ -204,7 +225,10 @@ mod tests {
                 count += 1;
                 bytes += piece.len();
             }
-            assert!(count > bytes / (PIECE_BYTES + 8_192) && bytes > 1_000_000, "{count} pieces, {bytes} bytes");
+            assert!(
+                count > bytes / (PIECE_BYTES + 8_192) && bytes > 1_000_000,
+                "{count} pieces, {bytes} bytes"
+            );
         };
         pieces_of(Box::new(rows.document())).await;
         let mut followed = Followed { rows: rows.clone(), seen: None };
@@ -215,7 +239,8 @@ mod tests {
         pieces_of(followed.news(&observations).unwrap()).await;
     }
 
-    /// All that is kept of a lock was sent ten times a second: a refusal of each of 300 locks in turn made 64 MB a second.
+    /// All that is kept of a lock was sent ten times a second: a refusal of each of 300 locks in
+    /// turn made 64 MB a second.
     #[tokio::test(start_paused = true)]
     async fn a_change_is_told_at_once_and_what_follows_it_once_a_second() {
         let rows = rows();

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fencepost_config::{AccessLogTarget, Config, Problem, Problems, Source, SourceKind, UpstreamProtocol};
+use fencepost_config::{
+    AccessLogTarget, Config, Problem, Problems, Source, SourceKind, UpstreamProtocol,
+};
 use fencepost_tls::{Expiry, FileRole, Flaw, Followed, TlsError, TrustEntry};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
@@ -20,12 +22,14 @@ use crate::{client_tls, server_tls};
 pub enum User {
     /// This process.
     Ourselves,
-    /// The service, which may be another user: what this process can't read or write is worth a warning.
+    /// The service, which may be another user: what this process can't read or write is worth a
+    /// warning.
     Service,
 }
 
-/// Reads the TLS and password files that the configuration names, and looks whether its `state_dir` and its access log can be written.
-/// Returns what has ended or soon will, what has not begun, and what is not there yet. Leaves nothing behind.
+/// Reads the TLS and password files that the configuration names, and looks whether its `state_dir`
+/// and its access log can be written. Returns what has ended or soon will, what has not begun, and
+/// what is not there yet. Leaves nothing behind.
 ///
 /// # Errors
 /// Every one that is of no use.
@@ -66,29 +70,39 @@ pub fn files(config: &Config, user: User) -> Result<Vec<Problem>, Problems> {
     for (key, look) in looks {
         match look {
             None | Some(Ok(())) => {}
-            Some(Err(Unusable::ForUs(why))) if user == User::Service => warnings.push(places.problem(key, why)),
-            Some(Err(Unusable::ForUs(why) | Unusable::ForAnybody(why))) => problems.push(places.problem(key, why)),
+            Some(Err(Unusable::ForUs(why))) if user == User::Service => {
+                warnings.push(places.problem(key, why))
+            }
+            Some(Err(Unusable::ForUs(why) | Unusable::ForAnybody(why))) => {
+                problems.push(places.problem(key, why))
+            }
         }
     }
     Problems::none(problems).map(|()| warnings)
 }
 
-/// Whether the service may read a file that this process can't: it may be another user, and what systemd hands it (`LoadCredential=`) is there
-/// while it runs.
+/// Whether the service may read a file that this process can't: it may be another user, and what
+/// systemd hands it (`LoadCredential=`) is there while it runs.
 fn is_the_services_own(error: &TlsError) -> bool {
     let is_denied = || access(&error.file, Access::READ_OK) == Err(Errno::ACCESS);
-    matches!(error.flaw, Flaw::Unreadable(_)) && (error.file.starts_with("/run/credentials") || is_denied())
+    matches!(error.flaw, Flaw::Unreadable(_))
+        && (error.file.starts_with("/run/credentials") || is_denied())
 }
 
-/// What each certificate of the trust files is good for: a line each, in the order of the configuration. A file that several settings name is
-/// told of once, unless it is good for something else under another one.
+/// What each certificate of the trust files is good for: a line each, in the order of the
+/// configuration. A file that several settings name is told of once, unless it is good for
+/// something else under another one.
 pub fn trusted(config: &Config) -> Vec<String> {
     let (now, mut known, mut lines) = (SystemTime::now(), HashSet::new(), Vec::new());
     for TlsTable { key, authorities, files } in tls(config) {
         // An error is told by `files`.
         for entry in files.iter().flat_map(|files| files.trusted.iter()) {
             let TrustEntry { file, number, subject, .. } = entry;
-            let line = format!("{}: certificate {number}, {subject:?}: {}", file.display(), entry.good_for(now));
+            let line = format!(
+                "{}: certificate {number}, {subject:?}: {}",
+                file.display(),
+                entry.good_for(now)
+            );
             if known.insert(line.clone()) {
                 lines.push(format!("{key}.{authorities}: {line}"));
             }
@@ -115,24 +129,31 @@ struct TlsContents {
 
 fn tls(config: &Config) -> impl Iterator<Item = TlsTable> {
     let listeners = config.listeners.iter().enumerate();
-    let listeners = listeners.map(|(index, one)| (format!("listener[{index}].tls"), one.tls.as_ref()));
+    let listeners =
+        listeners.map(|(index, one)| (format!("listener[{index}].tls"), one.tls.as_ref()));
     let admin = config.admin.iter().map(|admin| ("admin.tls".to_owned(), admin.tls.as_ref()));
     let accepting = listeners.chain(admin).filter_map(|(key, tls)| {
         let files = server_tls::load(tls?);
-        let files = files.map(|tls| TlsContents { ends: tls.expiries(), trusted: tls.trust_entries() });
+        let files =
+            files.map(|tls| TlsContents { ends: tls.expiries(), trusted: tls.trust_entries() });
         Some(TlsTable { key, authorities: "client_ca", files })
     });
     let sources = config.sources.iter().filter_map(|source| match &source.kind {
-        SourceKind::Etcd { tls, .. } => Some((format!("source.{}.tls", source.name), tls.as_deref()?)),
+        SourceKind::Etcd { tls, .. } => {
+            Some((format!("source.{}.tls", source.name), tls.as_deref()?))
+        }
         SourceKind::Memory => None,
     });
     let workers = config.routes.iter().filter_map(|route| match &route.upstream.protocol {
-        UpstreamProtocol::Tls(tls) => Some((format!("route.{}.upstream_tls", route.name), &tls.files)),
+        UpstreamProtocol::Tls(tls) => {
+            Some((format!("route.{}.upstream_tls", route.name), &tls.files))
+        }
         UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
     });
     let connecting = sources.chain(workers).map(|(key, tls)| {
         let files = client_tls::load(tls, &[]);
-        let files = files.map(|tls| TlsContents { ends: tls.expiries(), trusted: tls.trust_entries() });
+        let files =
+            files.map(|tls| TlsContents { ends: tls.expiries(), trusted: tls.trust_entries() });
         TlsTable { key, authorities: "ca", files }
     });
     accepting.chain(connecting)
@@ -154,7 +175,9 @@ enum Unusable {
 
 /// The directory is made when it is first used, with those above it that are missing.
 fn look_at_state_dir(path: &Path) -> Result<(), Unusable> {
-    let Some(there) = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()) else { return Ok(()) };
+    let Some(there) = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()) else {
+        return Ok(());
+    };
     look_at_directory(path, there)
 }
 
@@ -165,14 +188,17 @@ fn look_at_access_log(path: &Path) -> Result<(), Unusable> {
         Ok(metadata) if metadata.is_dir() => unusable("directory"),
         Ok(metadata) if metadata.file_type().is_socket() => unusable("socket"),
         Ok(_) => may(path, path, Access::WRITE_OK),
-        Err(error) if error.kind() == ErrorKind::NotFound => look_at_directory(path, path.parent().unwrap_or(path)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            look_at_directory(path, path.parent().unwrap_or(path))
+        }
         Err(error) => Err(Unusable::ForUs(format!("{}: {error}", path.display()))),
     }
 }
 
 /// Whether something can be made in a directory, on the way to `path`.
 fn look_at_directory(path: &Path, there: &Path) -> Result<(), Unusable> {
-    let unusable = |why: String| Unusable::ForAnybody(format!("{}: {}{why}", path.display(), there.display()));
+    let unusable =
+        |why: String| Unusable::ForAnybody(format!("{}: {}{why}", path.display(), there.display()));
     let metadata = there.metadata().map_err(|error| unusable(format!(": {error}")))?;
     if !metadata.is_dir() {
         return Err(unusable(" is no directory".to_owned()));
@@ -181,6 +207,8 @@ fn look_at_directory(path: &Path, there: &Path) -> Result<(), Unusable> {
 }
 
 fn may(path: &Path, there: &Path, what: Access) -> Result<(), Unusable> {
-    let cannot = |error| format!("{}: {} cannot be written by this user: {error}", path.display(), there.display());
+    let cannot = |error| {
+        format!("{}: {} cannot be written by this user: {error}", path.display(), there.display())
+    };
     access(there, what).map_err(|error| Unusable::ForUs(cannot(error)))
 }

@@ -78,14 +78,18 @@ impl fmt::Display for Answer {
 
 /// Sends a write and waits for what becomes of it, for as long as that takes.
 pub(super) async fn send(to: SocketAddr, write: &Write) -> anyhow::Result<Answer> {
-    let response = exchange(to, write.request()?).await.with_context(|| format!("{} was not answered", write.name))?;
+    let response = exchange(to, write.request()?)
+        .await
+        .with_context(|| format!("{} was not answered", write.name))?;
     let body = response.body();
     let text = || String::from_utf8_lossy(body).trim_end().to_owned();
     let reason = response.headers().get(FENCE_REASON);
     Ok(match (response.status().as_u16(), reason) {
         (200, None) => Answer::Applied,
         (status, Some(reason)) => match serde_json::from_slice::<Refusal>(body) {
-            Ok(refusal) if *reason == refusal.reason && refusal.status == status => Answer::Refused(refusal),
+            Ok(refusal) if *reason == refusal.reason && refusal.status == status => {
+                Answer::Refused(refusal)
+            }
             _ => Answer::Other(format!("{status} with a document that says otherwise: {}", text())),
         },
         (status, None) => Answer::Other(format!("{status}: {}", text())),
@@ -94,14 +98,24 @@ pub(super) async fn send(to: SocketAddr, write: &Write) -> anyhow::Result<Answer
 
 /// What is at a path, and its status.
 pub(super) async fn get(from: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
-    let request = Request::builder().method(Method::GET).uri(path).header("Host", "localhost").body(Full::default())?;
-    let response = tokio::time::timeout(PATIENCE, exchange(from, request)).await.context("no answer in time")??;
+    let request = Request::builder()
+        .method(Method::GET)
+        .uri(path)
+        .header("Host", "localhost")
+        .body(Full::default())?;
+    let response = tokio::time::timeout(PATIENCE, exchange(from, request))
+        .await
+        .context("no answer in time")??;
     Ok((response.status().as_u16(), String::from_utf8_lossy(response.body()).trim_end().to_owned()))
 }
 
 /// One request on a connection of its own.
-async fn exchange(to: SocketAddr, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
+async fn exchange(
+    to: SocketAddr,
+    mut request: Request<Full<Bytes>>,
+) -> anyhow::Result<Response<Bytes>> {
     *request.uri_mut() = format!("http://{to}{}", request.uri()).parse()?;
-    let (head, body) = Client::builder(TokioExecutor::new()).build_http().request(request).await?.into_parts();
+    let (head, body) =
+        Client::builder(TokioExecutor::new()).build_http().request(request).await?.into_parts();
     Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
 }

@@ -14,7 +14,8 @@ use super::client::Token;
 /// How long a call may take: whoever waits for a story wants to know soon that there will be none.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a lease outlives this program, if it is killed. The story itself takes less than half of it.
+/// How long a lease outlives this program, if it is killed. The story itself takes less than half
+/// of it.
 const LEASE_LENGTH: Duration = Duration::from_secs(60);
 
 /// A lock, as masters use it.
@@ -32,9 +33,13 @@ impl Lock {
     /// A lock in the etcd at that URL, else in a store of our own. Nothing is connected yet.
     pub(super) fn named_by(etcd: Option<&str>) -> anyhow::Result<Lock> {
         let Some(url) = etcd else {
-            return Ok(Lock { key: "/fencepost-demo/lock".to_owned(), store: Store::Memory(MemoryStore::new()) });
+            return Ok(Lock {
+                key: "/fencepost-demo/lock".to_owned(),
+                store: Store::Memory(MemoryStore::new()),
+            });
         };
-        // A key that nobody else has, so that two demos do not meet. Each `RandomState` has keys of its own.
+        // A key that nobody else has, so that two demos do not meet. Each `RandomState` has keys of
+        // its own.
         let random = RandomState::new().hash_one(std::process::id());
         let key = format!("/fencepost-demo/{random:016x}/lock");
         let store = Store::Etcd { url: url.to_owned(), tenure: None, holders: Etcd::at([url])? };
@@ -66,7 +71,9 @@ impl Lock {
     pub(super) async fn check(&self) -> anyhow::Result<()> {
         let Some(url) = self.etcd() else { return Ok(()) };
         // A cluster that has no leader can't answer that.
-        client(url).get(&self.record(), Default::default(), Within::one_attempt(CALL_TIMEOUT)).await?;
+        client(url)
+            .get(&self.record(), Default::default(), Within::one_attempt(CALL_TIMEOUT))
+            .await?;
         Ok(())
     }
 
@@ -77,7 +84,9 @@ impl Lock {
                 .put_if_absent(self.key.clone(), owner)
                 .with_context(|| format!("the lock {} is not free for {owner}", self.key))?,
             Store::Etcd { tenure, holders, .. } => {
-                let lock = HolderLock::builder(&self.key, owner).ttl(LEASE_LENGTH).answer_within(CALL_TIMEOUT);
+                let lock = HolderLock::builder(&self.key, owner)
+                    .ttl(LEASE_LENGTH)
+                    .answer_within(CALL_TIMEOUT);
                 tenure.insert(Box::new(lock.build(holders)?.try_acquire().await?)).revision()
             }
         };
@@ -88,10 +97,16 @@ impl Lock {
     pub(super) async fn expire(&mut self) -> anyhow::Result<()> {
         match &mut self.store {
             Store::Memory(memory) => {
-                memory.delete(self.key.clone()).with_context(|| format!("nobody holds the lock {}", self.key))?;
+                memory
+                    .delete(self.key.clone())
+                    .with_context(|| format!("nobody holds the lock {}", self.key))?;
             }
             Store::Etcd { tenure, .. } => {
-                tenure.take().with_context(|| format!("nobody holds the lock {}", self.key))?.release().await?;
+                tenure
+                    .take()
+                    .with_context(|| format!("nobody holds the lock {}", self.key))?
+                    .release()
+                    .await?;
             }
         }
         Ok(())
@@ -110,12 +125,16 @@ impl Lock {
     pub(super) async fn remove(self) -> anyhow::Result<()> {
         let range = self.record();
         let Store::Etcd { url, tenure, holders } = self.store else { return Ok(()) };
-        let remaining = || format!("{} could not be removed and goes when its lease runs out", self.key);
+        let remaining =
+            || format!("{} could not be removed and goes when its lease runs out", self.key);
         if let Some(tenure) = tenure {
             tenure.release().await.with_context(remaining)?;
         }
         holders.settled().await;
-        client(&url).delete(&range, Within::altogether(CALL_TIMEOUT)).await.with_context(remaining)?;
+        client(&url)
+            .delete(&range, Within::altogether(CALL_TIMEOUT))
+            .await
+            .with_context(remaining)?;
         Ok(())
     }
 

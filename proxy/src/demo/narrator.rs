@@ -3,13 +3,15 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-/// How long a step stands before the next, where a person reads along. Five of them leave the demo well under 20 s.
+/// How long a step stands before the next, where a person reads along. Five of them leave the demo
+/// well under 20 s.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// Names are as wide as "fencepost", plus a gap.
 const NAME_WIDTH: usize = 11;
 
-/// Tells the story on standard output: with colours and pauses on a terminal, plain and at once elsewhere.
+/// Tells the story on standard output: with colours and pauses on a terminal, plain and at once
+/// elsewhere.
 pub(super) struct Narrator {
     coloured: bool,
     pause: Duration,
@@ -104,6 +106,7 @@ impl Narrator {
 }
 
 fn indented(text: &str, width: usize) -> String {
-    let indent = |line: &str| if line.is_empty() { String::new() } else { format!("{:width$}{line}", "") };
+    let indent =
+        |line: &str| if line.is_empty() { String::new() } else { format!("{:width$}{line}", "") };
     text.split('\n').map(indent).collect::<Vec<_>>().join("\n")
 }

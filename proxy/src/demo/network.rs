@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 
 use super::client::{self, Answer, PATIENCE, Write};
 
-/// A request on its way that stays on its way until it is delivered: a relay has its bytes, all of them.
+/// A request on its way that stays on its way until it is delivered: a relay has its bytes, all of
+/// them.
 pub(super) struct HeldRequest {
     /// How many bytes the network has of it.
     pub(super) bytes: usize,
@@ -32,8 +33,9 @@ impl HeldRequest {
         let end = format!("\r\n\r\n{}", write.balance);
         let sender = tokio::task::spawn_local(async move { client::send(relay, &write).await });
         let whole = holding.wait_for(|held: &Vec<u8>| held.ends_with(end.as_bytes()));
-        let whole =
-            tokio::time::timeout(PATIENCE, whole).await.context("a request did not reach the network in time")?;
+        let whole = tokio::time::timeout(PATIENCE, whole)
+            .await
+            .context("a request did not reach the network in time")?;
         let bytes = whole.context("the network lost a connection")?.len();
         Ok(HeldRequest { bytes, delivery, carrier, sender })
     }
@@ -42,14 +44,16 @@ impl HeldRequest {
     pub(super) async fn deliver(self) -> anyhow::Result<Answer> {
         let HeldRequest { delivery, carrier, sender, .. } = self;
         let _ = delivery.send(()); // If the relay has failed, the sender's error says so.
-        let answer =
-            tokio::time::timeout(PATIENCE, sender).await.context("a delivered request was not answered in time")?;
+        let answer = tokio::time::timeout(PATIENCE, sender)
+            .await
+            .context("a delivered request was not answered in time")?;
         carrier.abort();
         answer?
     }
 }
 
-/// Takes one connection and keeps what comes until `delivered`; from then on passes everything on, both ways.
+/// Takes one connection and keeps what comes until `delivered`; from then on passes everything on,
+/// both ways.
 async fn carry(
     listener: TcpListener,
     target: SocketAddr,

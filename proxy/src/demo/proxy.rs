@@ -27,10 +27,16 @@ pub(super) struct Proxy {
 }
 
 /// The proxy's configuration: one worker behind one lock. Whoever only reads needs no token.
-pub(super) fn config(settings: &DemoSettings, lock: &Lock, worker: SocketAddr) -> anyhow::Result<Config> {
+pub(super) fn config(
+    settings: &DemoSettings,
+    lock: &Lock,
+    worker: SocketAddr,
+) -> anyhow::Result<Config> {
     let source = match &settings.etcd {
         // JSON's strings are TOML's.
-        Some(url) => format!("kind = \"etcd\"\nendpoints = [{}]", serde_json::Value::from(url.as_str())),
+        Some(url) => {
+            format!("kind = \"etcd\"\nendpoints = [{}]", serde_json::Value::from(url.as_str()))
+        }
         None => "kind = \"memory\"".to_owned(),
     };
     let (listen, key) = (settings.listen, lock.key());
@@ -75,7 +81,9 @@ impl Proxy {
             bail!("the proxy ended before it had begun");
         };
         let address = started.listeners.into_iter().next();
-        let (Some(ListenAddress::Tcp(address)), Some(ListenAddress::Tcp(admin))) = (address, started.admin) else {
+        let (Some(ListenAddress::Tcp(address)), Some(ListenAddress::Tcp(admin))) =
+            (address, started.admin)
+        else {
             bail!("the proxy does not listen on TCP");
         };
         wait_until_ready(admin).await?;
@@ -92,7 +100,8 @@ impl Proxy {
 async fn wait_until_ready(admin: SocketAddr) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let (status, says) = get(admin, "/readyz").await.context("the admin listener does not answer")?;
+        let (status, says) =
+            get(admin, "/readyz").await.context("the admin listener does not answer")?;
         if status == 200 {
             return Ok(());
         }

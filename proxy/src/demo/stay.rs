@@ -9,7 +9,8 @@ use super::narrator::Tone::{EnterError, Through};
 use super::story::Ending;
 use super::worker::Applied;
 
-/// Says what can be tried, keeps the lock, and tells what reaches the worker, until this is dropped.
+/// Says what can be tried, keeps the lock, and tells what reaches the worker, until this is
+/// dropped.
 pub(super) async fn look_around(stage: &mut Stage, ending: &Ending) -> anyhow::Result<()> {
     invite(stage, ending)?;
     let Stage { narrator, lock, worker, .. } = stage;
@@ -41,7 +42,10 @@ fn invite(stage: &Stage, ending: &Ending) -> anyhow::Result<()> {
         (format!("send {} once more", replayed.name), put(fence, replayed, true)),
         ("write without a token".to_owned(), put(fence, replayed, false)),
         ("read (here that takes no token)".to_owned(), format!("curl http://{fence}{PATH}")),
-        ("go past the fence: the worker alone applies anything".to_owned(), put(worker.address(), replayed, true)),
+        (
+            "go past the fence: the worker alone applies anything".to_owned(),
+            put(worker.address(), replayed, true),
+        ),
         (
             "what fencepost knows of the lock".to_owned(),
             format!("curl http://{admin}/locks/{}", key.replace('/', "%2F")),
@@ -66,7 +70,8 @@ fn invite(stage: &Stage, ending: &Ending) -> anyhow::Result<()> {
 /// A write as a command.
 fn put(to: SocketAddr, write: &Write, with_token: bool) -> String {
     let Write { token, balance, .. } = write;
-    let headers = format!(" -H 'Fence-Owner: {}' -H 'Fence-Revision: {}'", token.owner, token.revision);
+    let headers =
+        format!(" -H 'Fence-Owner: {}' -H 'Fence-Revision: {}'", token.owner, token.revision);
     let headers = if with_token { headers.as_str() } else { "" };
     format!("curl -i -X PUT -d {balance}{headers} http://{to}{PATH}")
 }

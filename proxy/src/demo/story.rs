@@ -1,5 +1,5 @@
-//! What happens, step by step. What fencepost and the worker do is told once it has happened, and only if it has happened
-//! exactly so.
+//! What happens, step by step. What fencepost and the worker do is told once it has happened, and
+//! only if it has happened exactly so.
 
 use anyhow::Context;
 
@@ -26,7 +26,9 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
     introduce(stage)?;
     stage.narrator.pause().await;
 
-    stage.narrator.heading("1. shard-1 takes the lock and writes, but the network holds its write back")?;
+    stage
+        .narrator
+        .heading("1. shard-1 takes the lock and writes, but the network holds its write back")?;
     let first = take_the_lock(stage, "shard-1").await?;
     let r1 = Write { name: "R1", token: first, balance: 100 };
     let held_r1 = send_into_the_network(stage, &r1).await?;
@@ -34,7 +36,11 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
 
     stage.narrator.heading("2. shard-1 falls silent, and shard-2 takes over")?;
     stage.lock.expire().await?;
-    stage.narrator.tell("store", Plain, "shard-1 has not renewed its lease: it runs out, and the lock is free.")?;
+    stage.narrator.tell(
+        "store",
+        Plain,
+        "shard-1 has not renewed its lease: it runs out, and the lock is free.",
+    )?;
     let second = take_the_lock(stage, "shard-2").await?;
     expect_later(&second, &r1.token)?;
     let r2 = Write { name: "R2", token: second.clone(), balance: 70 };
@@ -53,7 +59,10 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
     stage.narrator.pause().await;
 
     stage.narrator.heading("4. The network delivers what it has held back")?;
-    let why = format!("the lock was taken again after revision {}, and not by shard-2.", late.token.revision);
+    let why = format!(
+        "the lock was taken again after revision {}, and not by shard-2.",
+        late.token.revision
+    );
     let late_refusal = deliver(stage, &late, held_late, "stale-tenure", &why).await?;
     let why = format!(
         "the owner is right: shard-1 holds the lock. The revision is not: {} is of a tenure\n\
@@ -82,11 +91,17 @@ fn introduce(stage: &Stage) -> anyhow::Result<()> {
          shard-1 and shard-2, may write to it, one at a time: whoever holds the lock. But a lock cannot\n\
          call back what its last holder has already sent. fencepost stands before the worker and can.\n",
     )?;
-    let place =
-        lock.etcd().map_or_else(|| "in a store within this program".to_owned(), |url| format!("in etcd at {url}"));
+    let place = lock.etcd().map_or_else(
+        || "in a store within this program".to_owned(),
+        |url| format!("in etcd at {url}"),
+    );
     narrator.tell("store", Plain, &format!("keeps the lock {}, {place}.", lock.key()))?;
     narrator.tell("worker", Plain, &format!("listens on {}.", worker.address()))?;
-    narrator.tell("fencepost", Plain, &format!("listens on {} and forwards to the worker.", proxy.address))?;
+    narrator.tell(
+        "fencepost",
+        Plain,
+        &format!("listens on {} and forwards to the worker.", proxy.address),
+    )?;
     Ok(())
 }
 
@@ -103,7 +118,10 @@ async fn take_the_lock(stage: &mut Stage, owner: &'static str) -> anyhow::Result
 
 fn expect_later(token: &Token, than: &Token) -> anyhow::Result<()> {
     expect_that(token.revision > than.revision, || {
-        format!("{} got revision {}, which is not after {}", token.owner, token.revision, than.revision)
+        format!(
+            "{} got revision {}, which is not after {}",
+            token.owner, token.revision, than.revision
+        )
     })
 }
 
@@ -119,7 +137,10 @@ fn tell_of_sending(stage: &Stage, write: &Write) -> anyhow::Result<()> {
 async fn send_into_the_network(stage: &Stage, write: &Write) -> anyhow::Result<HeldRequest> {
     tell_of_sending(stage, write)?;
     let held = HeldRequest::send(write.clone(), stage.proxy.address).await?;
-    let text = format!("holds {} back: all its {} bytes are on their way, and stay there.", write.name, held.bytes);
+    let text = format!(
+        "holds {} back: all its {} bytes are on their way, and stay there.",
+        write.name, held.bytes
+    );
     stage.narrator.tell("network", EnterError, &text)?;
     Ok(held)
 }
@@ -130,12 +151,23 @@ async fn send(stage: &mut Stage, write: &Write) -> anyhow::Result<()> {
     let Write { name, token, balance } = write;
     let answer = tokio::time::timeout(PATIENCE, client::send(stage.proxy.address, write)).await;
     let answer = answer.with_context(|| format!("{name} was not answered in time"))??;
-    expect_that(answer == Answer::Applied, || format!("{name} of the lock's holder was answered {answer}"))?;
-    let text = format!("forwards {name}: {} holds the lock, and {} is its revision.", token.owner, token.revision);
+    expect_that(answer == Answer::Applied, || {
+        format!("{name} of the lock's holder was answered {answer}")
+    })?;
+    let text = format!(
+        "forwards {name}: {} holds the lock, and {} is its revision.",
+        token.owner, token.revision
+    );
     stage.narrator.tell("fencepost", Through, &text)?;
     let applied = stage.worker.already_applied();
-    expect_that(applied == Some(Applied::of(write)), || format!("after {name} the worker had applied {applied:?}"))?;
-    Ok(stage.narrator.tell("worker", Through, &format!("applies {name}: the balance is {balance}."))?)
+    expect_that(applied == Some(Applied::of(write)), || {
+        format!("after {name} the worker had applied {applied:?}")
+    })?;
+    Ok(stage.narrator.tell(
+        "worker",
+        Through,
+        &format!("applies {name}: the balance is {balance}."),
+    )?)
 }
 
 /// Delivers a held write, which has to be refused for that reason.
@@ -147,20 +179,31 @@ async fn deliver(
     why: &str,
 ) -> anyhow::Result<Refusal> {
     let Write { name, token, .. } = write;
-    let text = format!("delivers {name}, sent by {} under revision {}.", token.owner, token.revision);
+    let text =
+        format!("delivers {name}, sent by {} under revision {}.", token.owner, token.revision);
     stage.narrator.tell("network", Plain, &text)?;
     let answer = held.deliver().await?;
     let Answer::Refused(refusal) = &answer else {
         return Err(otherwise(format!("{name} was answered {answer} instead of being refused")));
     };
     expect_that(refusal.status == 412 && refusal.reason == reason && !refusal.forwarded, || {
-        format!("{name} was refused as {answer}, forwarded: {}, not as 412 {reason}", refusal.forwarded)
+        format!(
+            "{name} was refused as {answer}, forwarded: {}, not as 412 {reason}",
+            refusal.forwarded
+        )
     })?;
-    stage.narrator.tell("fencepost", EnterError, &format!("refuses {name}: {} {}.", refusal.status, refusal.reason))?;
+    stage.narrator.tell(
+        "fencepost",
+        EnterError,
+        &format!("refuses {name}: {} {}.", refusal.status, refusal.reason),
+    )?;
     stage.narrator.tell("", Plain, &format!("Why: {why}"))?;
     if token.owner == "shard-1" {
         // The other sender has crashed.
-        let text = format!("is told: {}.\nWhat would help, says the answer: {}.", refusal.title, refusal.action);
+        let text = format!(
+            "is told: {}.\nWhat would help, says the answer: {}.",
+            refusal.title, refusal.action
+        );
         stage.narrator.tell(token.owner, Plain, &text)?;
     }
     Ok(refusal.clone())
@@ -168,12 +211,14 @@ async fn deliver(
 
 /// Nothing reached the worker after `last`.
 async fn worker_was_spared(stage: &mut Stage, last: &Write) -> anyhow::Result<()> {
-    let (status, balance) = client::get(stage.worker.address(), PATH).await.context("the worker does not answer")?;
+    let (status, balance) =
+        client::get(stage.worker.address(), PATH).await.context("the worker does not answer")?;
     expect_that(status == 200 && balance == last.balance.to_string(), || {
         format!("the worker's balance is {balance}, not {}", last.balance)
     })?;
     let applied = stage.worker.already_applied();
     expect_that(applied.is_none(), || format!("a refused write reached the worker: {applied:?}"))?;
-    let text = format!("has seen neither of them. The balance is {balance}, as {} left it.", last.name);
+    let text =
+        format!("has seen neither of them. The balance is {balance}, as {} left it.", last.name);
     Ok(stage.narrator.tell("worker", Through, &text)?)
 }

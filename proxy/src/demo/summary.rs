@@ -21,7 +21,14 @@ pub(super) enum Fate<'a> {
 /// Tells it, given the writes in the order in which they arrived.
 pub(super) fn tell(narrator: &Narrator, arrivals: &[Arrival<'_>]) -> anyhow::Result<()> {
     narrator.heading("What happened, in the order of arrival")?;
-    narrator.say(&row(["write", "token", "fencepost", "worker", "balance", "without fencepost"]))?;
+    narrator.say(&row([
+        "write",
+        "token",
+        "fencepost",
+        "worker",
+        "balance",
+        "without fencepost",
+    ]))?;
     let mut balance = 0;
     let mut unfenced_balance = 0;
     for Arrival { write, fate } in arrivals {
@@ -40,7 +47,9 @@ pub(super) fn tell(narrator: &Narrator, arrivals: &[Arrival<'_>]) -> anyhow::Res
         let (balance, unfenced) = (balance.to_string(), unfenced_balance.to_string());
         narrator.stress(tone, &row([write.name, &token, &said, worker, &balance, &unfenced]))?;
     }
-    expect_that(balance != unfenced_balance, || "the worker alone would have fared as well".to_owned())?;
+    expect_that(balance != unfenced_balance, || {
+        "the worker alone would have fared as well".to_owned()
+    })?;
     narrator.say(&format!(
         "\nWith fencepost the balance is {balance}, as the holder of the lock left it. Without, it would be {unfenced_balance}:\n\
          writes from the past would have undone the holder's own, and nobody would have noticed."

@@ -50,7 +50,9 @@ struct Account {
 impl Worker {
     /// Starts one on a free port.
     pub(super) async fn start() -> anyhow::Result<Worker> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("the worker cannot listen")?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("the worker cannot listen")?;
         let address = listener.local_addr()?;
         let (sender, applied) = mpsc::channel(UNTOLD_MAX);
         let mut serving = JoinSet::new();
@@ -78,13 +80,18 @@ impl Applied {
     /// What the worker sees of a write.
     pub(super) fn of(write: &Write) -> Applied {
         let Write { name: _, token, balance } = write;
-        Applied { owner: token.owner.to_owned(), revision: token.revision.to_string(), balance: *balance }
+        Applied {
+            owner: token.owner.to_owned(),
+            revision: token.revision.to_string(),
+            balance: *balance,
+        }
     }
 }
 
 async fn serve(listener: TcpListener, account: Account) {
     let mut connections = JoinSet::new();
-    // Accepting fails when there are no file descriptors left, and this program has few: then the story fails too.
+    // Accepting fails when there are no file descriptors left, and this program has few: then the
+    // story fails too.
     while let Ok((stream, _)) = listener.accept().await {
         connections.spawn_local(converse(stream, account.clone()));
         while connections.try_join_next().is_some() {}
@@ -103,7 +110,9 @@ async fn converse(stream: TcpStream, account: Account) {
 impl Account {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         match (request.method(), request.uri().path()) {
-            (_, path) if path != PATH => answer(StatusCode::NOT_FOUND, format!("there is only {PATH}")),
+            (_, path) if path != PATH => {
+                answer(StatusCode::NOT_FOUND, format!("there is only {PATH}"))
+            }
             (&Method::GET, _) => answer(StatusCode::OK, self.balance.get().to_string()),
             (&Method::PUT, _) => self.apply(request).await,
             _ => answer(StatusCode::METHOD_NOT_ALLOWED, "GET it or PUT it".to_owned()),
@@ -113,13 +122,17 @@ impl Account {
     async fn apply(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         let number = Limited::new(body, BODY_BYTES_MAX).collect().await.ok();
-        let number = number.and_then(|body| std::str::from_utf8(&body.to_bytes()).ok()?.trim().parse().ok());
+        let number =
+            number.and_then(|body| std::str::from_utf8(&body.to_bytes()).ok()?.trim().parse().ok());
         let Some(balance) = number else {
             return answer(StatusCode::BAD_REQUEST, "a balance is a whole number".to_owned());
         };
         self.balance.set(balance);
-        let header = |name| head.headers.get(name).map_or("", |value| value.to_str().unwrap_or("?")).to_owned();
-        let applied = Applied { owner: header("fence-owner"), revision: header("fence-revision"), balance };
+        let header = |name| {
+            head.headers.get(name).map_or("", |value| value.to_str().unwrap_or("?")).to_owned()
+        };
+        let applied =
+            Applied { owner: header("fence-owner"), revision: header("fence-revision"), balance };
         // Fails once nobody wants to know any more; the worker goes on all the same.
         let _ = self.applied.send(applied).await;
         answer(StatusCode::OK, format!("the balance is {balance}"))

@@ -33,7 +33,8 @@ impl Presented {
     /// # Errors
     /// What the question has to say.
     pub(super) fn of(question: Question, route: &Route) -> Result<Presented, String> {
-        let Question { owner, revision, peer_uri, peer_dns, peer_cn, route: _, lock: _, json: _ } = question;
+        let Question { owner, revision, peer_uri, peer_dns, peer_cn, route: _, lock: _, json: _ } =
+            question;
         // Blanks around it are no part of a value (RFC 9110, section 5.5).
         let trimmed = |value: String| value.trim_matches([' ', '\t']).to_owned();
         let (owner, revision) = (owner.map(trimmed), trimmed(revision));
@@ -46,11 +47,16 @@ impl Presented {
         let names = token_headers(route);
         let mut headers = HeaderMap::new();
         let token = written(&names, owner.as_deref(), &revision, &mut headers).and_then(|()| {
-            identity.map_or(Ok(()), |identity| establish(identity, peer.as_ref(), &names, &mut headers))?;
+            identity.map_or(Ok(()), |identity| {
+                establish(identity, peer.as_ref(), &names, &mut headers)
+            })?;
             names.token(&headers)
         });
-        let taken =
-            names.owner(&headers).ok().flatten().map(|owner| String::from_utf8_lossy(owner.as_bytes()).into_owned());
+        let taken = names
+            .owner(&headers)
+            .ok()
+            .flatten()
+            .map(|owner| String::from_utf8_lossy(owner.as_bytes()).into_owned());
         let proof = identity.map(|identity| Proof::of(identity, peer.as_ref()));
         Ok(Presented { owner: owner.or(taken), revision, proof, token })
     }
@@ -69,7 +75,11 @@ impl Proof {
     fn of(identity: &PeerIdentity, peer: Option<&PeerNames>) -> Proof {
         Proof {
             names: peer.map(shown_peer),
-            pattern: format!("{} = {:?}", identity.pattern.kind().name(), identity.pattern.as_str()),
+            pattern: format!(
+                "{} = {:?}",
+                identity.pattern.kind().name(),
+                identity.pattern.as_str()
+            ),
             owners: owners(identity, peer).map(Cow::into_owned).collect(),
         }
     }
@@ -101,7 +111,8 @@ fn written(
 ) -> Result<(), Rejection> {
     for (name, value) in [(&names.owner, owner), (&names.revision, Some(revision))] {
         let Some(value) = value else { continue };
-        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| Rejection::TokenMalformed)?;
+        let value =
+            HeaderValue::from_bytes(value.as_bytes()).map_err(|_| Rejection::TokenMalformed)?;
         headers.insert(name.clone(), value);
     }
     Ok(())
@@ -138,9 +149,16 @@ mod tests {
         lock = { source = "main", key = "/k" }
     "#;
 
-    /// The token as `owner@revision`, or the code of the refusal, or what is wrong with the question; and the proof.
-    fn presented(route: &str, owner: Option<&str>, revision: &str, common_names: &[&str]) -> (String, String) {
-        let config = Config::from_toml("f.toml", FILE).unwrap_or_else(|problems| panic!("{problems}"));
+    /// The token as `owner@revision`, or the code of the refusal, or what is wrong with the
+    /// question; and the proof.
+    fn presented(
+        route: &str,
+        owner: Option<&str>,
+        revision: &str,
+        common_names: &[&str],
+    ) -> (String, String) {
+        let config =
+            Config::from_toml("f.toml", FILE).unwrap_or_else(|problems| panic!("{problems}"));
         let route = config.routes.iter().find(|one| one.name == route).unwrap();
         let question = Question {
             route: None,
@@ -197,7 +215,10 @@ mod tests {
             proof(&["b", "a", "a/b"]),
             "The sender's certificate, cn:b cn:a cn:a/b, names a and b: common_name = \"{owner}\"."
         );
-        assert_eq!(proof(&["a b"]), "The sender's certificate, cn:a%20b, names no owner: common_name = \"{owner}\".");
+        assert_eq!(
+            proof(&["a b"]),
+            "The sender's certificate, cn:a%20b, names no owner: common_name = \"{owner}\"."
+        );
         assert!(proof(&[]).starts_with("The sender has no certificate ("));
         assert_eq!(presented("open", Some("a"), "7", &["b"]).1, "");
     }

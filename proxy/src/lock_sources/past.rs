@@ -3,10 +3,12 @@
 use fencepost_config::{Source, SourceKind};
 use fencepost_locks::StorePast;
 
-/// What the sources that have ended had learnt of their stores, the last that ended at the end. A lock's gate is forgotten with its
-/// source; a source that is put back begins where the one before it was, and believes nothing less.
+/// What the sources that have ended had learnt of their stores, the last that ended at the end. A
+/// lock's gate is forgotten with its source; a source that is put back begins where the one before
+/// it was, and believes nothing less.
 ///
-/// There is one for each name that a configuration has had, and cluster that it has been given by its id.
+/// There is one for each name that a configuration has had, and cluster that it has been given by
+/// its id.
 #[derive(Default)]
 pub(super) struct Pasts(Vec<Past>);
 
@@ -29,12 +31,14 @@ pub(super) enum StoreId {
 impl Pasts {
     /// Keeps what a source had learnt that has ended, in place of what it had begun with.
     pub(super) fn keep(&mut self, past: Past) {
-        let began_with = |other: &Past| other.name == past.name && past.store.may_have_been(other.store);
+        let began_with =
+            |other: &Past| other.name == past.name && past.store.may_have_been(other.store);
         self.0.retain(|other| !began_with(other));
         self.0.push(past);
     }
 
-    /// What a source of that kind begins with: a cluster is what it was before, unless the configuration names another.
+    /// What a source of that kind begins with: a cluster is what it was before, unless the
+    /// configuration names another.
     pub(super) fn of(&self, wanted: &Source) -> Option<&Past> {
         self.0.iter().rfind(|past| past.name == wanted.name && past.store.may_be(&wanted.kind))
     }
@@ -70,7 +74,9 @@ impl StoreId {
             (StoreId::Etcd(known), SourceKind::Etcd { cluster_id: wanted, .. }) => {
                 known.zip(*wanted).is_none_or(|(known, wanted)| known == wanted)
             }
-            (StoreId::Memory, SourceKind::Etcd { .. }) | (StoreId::Etcd(_), SourceKind::Memory) => false,
+            (StoreId::Memory, SourceKind::Etcd { .. }) | (StoreId::Etcd(_), SourceKind::Memory) => {
+                false
+            }
         }
     }
 }
@@ -86,7 +92,8 @@ mod tests {
     const UNKNOWN: StoreId = StoreId::Etcd(None);
 
     fn past(name: &str, store: StoreId) -> Past {
-        let (source, _driver) = LockSource::build(name, SourceOptions::default(), MemoryStore::new());
+        let (source, _driver) =
+            LockSource::build(name, SourceOptions::default(), MemoryStore::new());
         Past { name: name.to_owned(), store, learnt: source.past() }
     }
 
@@ -94,7 +101,8 @@ mod tests {
         SourceKind::Etcd { endpoints: Vec::new(), cluster_id, tls: None, user: None }
     }
 
-    /// After sources of these stores have ended one after another, one of that kind begins where this one was.
+    /// After sources of these stores have ended one after another, one of that kind begins where
+    /// this one was.
     #[track_caller]
     fn check(ended: &[StoreId], wanted: SourceKind, begins: Option<StoreId>) {
         let mut pasts = Pasts::default();
@@ -128,7 +136,10 @@ mod tests {
             pasts.keep(past("main", store));
         }
         assert_eq!(pasts.of_another(&wanted(Some(1))).map(|past| past.store), Some(TWO));
-        assert!(pasts.of_another(&wanted(Some(2))).is_none() && pasts.of_another(&wanted(None)).is_none());
+        assert!(
+            pasts.of_another(&wanted(Some(2))).is_none()
+                && pasts.of_another(&wanted(None)).is_none()
+        );
     }
 
     #[test]
@@ -138,8 +149,12 @@ mod tests {
             pasts.keep(past("main", store));
         }
         pasts.keep(past("other", UNKNOWN));
-        let kept: Vec<(&str, StoreId)> = pasts.0.iter().map(|past| (past.name.as_str(), past.store)).collect();
-        assert_eq!(kept, [("main", TWO), ("main", StoreId::Memory), ("main", ONE), ("other", UNKNOWN)]);
+        let kept: Vec<(&str, StoreId)> =
+            pasts.0.iter().map(|past| (past.name.as_str(), past.store)).collect();
+        assert_eq!(
+            kept,
+            [("main", TWO), ("main", StoreId::Memory), ("main", ONE), ("other", UNKNOWN)]
+        );
         assert_eq!(pasts.last("main").map(|past| past.store), Some(ONE));
     }
 }

@@ -31,7 +31,8 @@ mod tests {
     #[test]
     fn failures_are_warned_of_at_once_and_then_with_their_number() {
         let (mut complaints, begin) = (Complaints::default(), Instant::now());
-        let said: Vec<_> = (0..25).map(|second| complaints.more(2, begin + Duration::from_secs(second))).collect();
+        let said: Vec<_> =
+            (0..25).map(|second| complaints.more(2, begin + Duration::from_secs(second))).collect();
         let expected = |second| (second % 10 == 0).then_some(if second == 0 { 2 } else { 20 });
         assert_eq!(said, (0..25).map(expected).collect::<Vec<_>>());
     }

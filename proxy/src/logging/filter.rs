@@ -1,4 +1,5 @@
-//! Which lines the log has, as operators write it: what the library would take without a word, and then log nothing, is refused.
+//! Which lines the log has, as operators write it: what the library would take without a word, and
+//! then log nothing, is refused.
 
 use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
 
@@ -21,14 +22,19 @@ pub enum NoFilter {
     /// It cannot be read.
     #[error(transparent)]
     Unreadable(#[from] ParseError),
-    /// It may have been meant for a level. The library takes it for the name of a module, of which there is none, and logs nothing.
-    #[error("{0:?} is no level: off, error, warn, info, debug or trace, or of a part only, like fencepost=debug")]
+    /// It may have been meant for a level. The library takes it for the name of a module, of which
+    /// there is none, and logs nothing.
+    #[error(
+        "{0:?} is no level: off, error, warn, info, debug or trace, or of a part only, like fencepost=debug"
+    )]
     NoLevel(String),
     /// It has a blank or a `;` within, say, where the library looks for the name of a module.
     #[error("{0:?} names no part: commas stand between what is logged, like info,fencepost=debug")]
     NoPart(String),
     /// It may have a slip in a name. Who wants silence says `off`.
-    #[error("{0:?} has nothing of fencepost's own logged: it takes a level, like info,{0}, or fencepost=info")]
+    #[error(
+        "{0:?} has nothing of fencepost's own logged: it takes a level, like info,{0}, or fencepost=info"
+    )]
     Silent(String),
 }
 
@@ -39,11 +45,13 @@ impl Filter {
     /// If it is none, or no line of ours could ever be logged by it, though it does not say so.
     pub(super) fn parse(text: &str) -> Result<Filter, NoFilter> {
         // Untrimmed, the library takes " info" for the name of a module, too.
-        let directives: Vec<&str> = text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+        let directives: Vec<&str> =
+            text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
         if directives.is_empty() {
             return Err(NoFilter::NoLevel(text.to_owned()));
         }
-        let parts = directives.iter().map(|directive| part(directive)).collect::<Result<Vec<_>, _>>()?;
+        let parts =
+            directives.iter().map(|directive| part(directive)).collect::<Result<Vec<_>, _>>()?;
         let text = directives.join(",");
         let filter = EnvFilter::try_new(&text)?;
         if !parts.iter().any(|part| is_of(part, &OURS)) {
@@ -54,7 +62,8 @@ impl Filter {
     }
 }
 
-/// Of what a directive tells the level: the beginning of a module's path, which is empty where that is everything.
+/// Of what a directive tells the level: the beginning of a module's path, which is empty where that
+/// is everything.
 fn part(directive: &str) -> Result<&str, NoFilter> {
     let Some(end) = directive.find(['=', '[']) else {
         let level = directive.parse::<LevelFilter>();
@@ -67,9 +76,10 @@ fn part(directive: &str) -> Result<&str, NoFilter> {
 
 /// Whether one of these crates may log what a part means.
 fn is_of(part: &str, crates: &[&str]) -> bool {
-    crates
-        .iter()
-        .any(|name| name.starts_with(part) || part.strip_prefix(name).is_some_and(|module| module.starts_with("::")))
+    crates.iter().any(|name| {
+        name.starts_with(part)
+            || part.strip_prefix(name).is_some_and(|module| module.starts_with("::"))
+    })
 }
 
 #[cfg(test)]
@@ -130,18 +140,26 @@ mod tests {
             (" , ", "is no level"),
             ("fencepost=loud", "level filter"),
         ] {
-            assert!(check(text).is_err_and(|error| error.contains(says)), "{text}: {:?}", check(text));
+            assert!(
+                check(text).is_err_and(|error| error.contains(says)),
+                "{text}: {:?}",
+                check(text)
+            );
         }
     }
 
     #[test]
     fn whatever_may_log_here_is_known() {
         let lock = include_str!("../../../Cargo.lock");
-        let packages = lock.split("[[package]]").filter(|package| package.contains("\n \"tracing\""));
+        let packages =
+            lock.split("[[package]]").filter(|package| package.contains("\n \"tracing\""));
         for package in packages {
             let name = package.split('"').nth(1).unwrap().replace('-', "_");
             let is_known = OURS.contains(&&*name) || LIBRARIES.contains(&&*name);
-            assert!(is_known || ["loom", "tracing_subscriber"].contains(&&*name), "{name} may log, and is not known");
+            assert!(
+                is_known || ["loom", "tracing_subscriber"].contains(&&*name),
+                "{name} may log, and is not known"
+            );
         }
     }
 }

@@ -4,7 +4,9 @@ use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel,
+};
 use std::time::Instant;
 
 use tracing_subscriber::fmt::MakeWriter;
@@ -12,8 +14,8 @@ use tracing_subscriber::fmt::MakeWriter;
 /// How many lines wait to be written. Further ones are left out, and counted.
 const LINES_MAX: usize = 8_192;
 
-/// How much of them is written by one call, unless a single line is longer: what a pipe takes as a whole (`PIPE_BUF` of Linux, pipe(7)),
-/// so that nothing that others write to it comes between.
+/// How much of them is written by one call, unless a single line is longer: what a pipe takes as a
+/// whole (`PIPE_BUF` of Linux, pipe(7)), so that nothing that others write to it comes between.
 const WRITE_BYTES_MAX: usize = 4_096;
 
 /// Where lines go. Clones are the same.
@@ -33,8 +35,8 @@ pub struct Lost(Arc<AtomicU64>);
 pub(crate) struct Writing(Receiver<Infallible>);
 
 impl Lines {
-    /// Has a thread of that name write lines, as many of those that wait by one call as go into it whole. If it fails, each of them is
-    /// counted as lost.
+    /// Has a thread of that name write lines, as many of those that wait by one call as go into it
+    /// whole. If it fails, each of them is counted as lost.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -136,7 +138,8 @@ impl Lost {
 }
 
 impl Writing {
-    /// Waits until it has ended, but no longer than until then: nobody may take what it writes. Says whether it has.
+    /// Waits until it has ended, but no longer than until then: nobody may take what it writes.
+    /// Says whether it has.
     pub(crate) fn ends_by(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
         self.0.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
@@ -154,8 +157,8 @@ mod tests {
         Instant::now() + Duration::from_secs(30)
     }
 
-    /// What goes by each call for these lines, all of which wait before anything is written, and how many lines are lost for whom calls
-    /// that `fails` tells fail.
+    /// What goes by each call for these lines, all of which wait before anything is written, and
+    /// how many lines are lost for whom calls that `fails` tells fail.
     fn check(waiting: &[Vec<u8>], fails: fn(&[u8]) -> bool) -> (Vec<Vec<u8>>, u64) {
         let (queue, ordered) = sync_channel(waiting.len() + 1);
         waiting.iter().for_each(|line| queue.send(line.clone()).unwrap());

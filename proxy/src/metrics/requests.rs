@@ -1,4 +1,5 @@
-//! What every request counts: its verdict, how long that took, how long the worker took, and that it is in flight.
+//! What every request counts: its verdict, how long that took, how long the worker took, and that
+//! it is in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,19 +7,22 @@ use std::time::Duration;
 
 use fencepost_policy::Rejection;
 use prometheus::core::Collector;
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+};
 
 use super::Registering;
 use crate::observe::lately::Refusals;
 
-// Each bound is at most two and a half times the one before: that close a quantile can be read off. Verdicts take microseconds, or the
-// milliseconds of a confirming read.
+// Each bound is at most two and a half times the one before: that close a quantile can be read off.
+// Verdicts take microseconds, or the milliseconds of a confirming read.
 const VERDICT_SECONDS: [f64; 20] = [
-    1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
-    2.0,
+    1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05,
+    0.1, 0.25, 0.5, 1.0, 2.0,
 ];
-const UPSTREAM_SECONDS: [f64; 16] =
-    [2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+const UPSTREAM_SECONDS: [f64; 16] = [
+    2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
 
 const REASONS: usize = Rejection::ALL.len();
 
@@ -87,11 +91,14 @@ impl RequestCounts {
             Counted::Exempt => &self.0.exempt,
             Counted::Off => &self.0.off,
             Counted::Unverified => &self.0.unverified,
-            Counted::Refused(reason) | Counted::WouldBeRefused(reason) => &self.0.rejected[reason as usize],
+            Counted::Refused(reason) | Counted::WouldBeRefused(reason) => {
+                &self.0.rejected[reason as usize]
+            }
         }
     }
 
-    /// Notes how long it took from a request's arrival to the first verdict on it, which need not count: it may go no further.
+    /// Notes how long it took from a request's arrival to the first verdict on it, which need not
+    /// count: it may go no further.
     pub fn verdict_took(&self, took: Duration) {
         self.0.verdict_seconds.observe(took.as_secs_f64());
     }
@@ -124,8 +131,10 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn new(made: &Registering<'_>) -> Result<Requests, prometheus::Error> {
-        let verdict =
-            HistogramOpts::new("fencepost_verdict_seconds", "From a request's arrival to the first verdict on it.");
+        let verdict = HistogramOpts::new(
+            "fencepost_verdict_seconds",
+            "From a request's arrival to the first verdict on it.",
+        );
         let upstream = HistogramOpts::new(
             "fencepost_upstream_seconds",
             "From a request's first byte upstream to the response head.",
@@ -136,8 +145,10 @@ impl Requests {
                 "Requests by verdict.",
                 &["route", "verdict", "reason", "mode"],
             )?,
-            verdict_seconds: made.add(Histogram::with_opts(verdict.buckets(VERDICT_SECONDS.to_vec())))?,
-            upstream_seconds: made.add(HistogramVec::new(upstream.buckets(UPSTREAM_SECONDS.to_vec()), &["route"]))?,
+            verdict_seconds: made
+                .add(Histogram::with_opts(verdict.buckets(VERDICT_SECONDS.to_vec())))?,
+            upstream_seconds: made
+                .add(HistogramVec::new(upstream.buckets(UPSTREAM_SECONDS.to_vec()), &["route"]))?,
             in_flight: made.gauges(
                 "fencepost_in_flight",
                 "Requests between arrival and the end of their response.",
@@ -149,13 +160,16 @@ impl Requests {
 
     /// Those of a route. One that comes back under its name goes on counting.
     pub(super) fn route(&self, route: &str, mode: &str) -> RequestCounts {
-        let counter = |verdict, reason| self.total.with_label_values(&[route, verdict, reason, mode]);
+        let counter =
+            |verdict, reason| self.total.with_label_values(&[route, verdict, reason, mode]);
         RequestCounts(Arc::new(Series {
             admitted: counter("admit", "none"),
             exempt: counter("pass", "exempt"),
             off: counter("pass", "off"),
             unverified: counter("pass", Rejection::Unverifiable.code()),
-            rejected: std::array::from_fn(|reason| counter("reject", Rejection::ALL[reason].code())),
+            rejected: std::array::from_fn(|reason| {
+                counter("reject", Rejection::ALL[reason].code())
+            }),
             rejected_in_all: Arc::clone(&self.rejected),
             verdict_seconds: self.verdict_seconds.clone(),
             upstream_seconds: self.upstream_seconds.with_label_values(&[route]),
@@ -165,8 +179,13 @@ impl Requests {
 
     /// How many were refused, or would have been, since the start, on all routes there were.
     pub(super) fn refused(&self) -> Refusals {
-        let counted = |counts: &[AtomicU64; REASONS]| counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-        Refusals { refused: counted(&self.rejected.refused), would_be: counted(&self.rejected.would_be) }
+        let counted = |counts: &[AtomicU64; REASONS]| {
+            counts.each_ref().map(|count| count.load(Ordering::Relaxed))
+        };
+        Refusals {
+            refused: counted(&self.rejected.refused),
+            would_be: counted(&self.rejected.would_be),
+        }
     }
 
     /// Requests in flight on all routes.
@@ -246,6 +265,9 @@ mod tests {
         let counted = requests.refused();
         let no_owner = Rejection::NoOwner as usize;
         assert_eq!((counted.refused[no_owner], counted.would_be[no_owner]), (1, 1));
-        assert_eq!((requests.in_flight(), requests.in_flight_on("shards"), requests.in_flight_on("other")), (1, 1, 0));
+        assert_eq!(
+            (requests.in_flight(), requests.in_flight_on("shards"), requests.in_flight_on("other")),
+            (1, 1, 0)
+        );
     }
 }

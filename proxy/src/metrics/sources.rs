@@ -1,4 +1,5 @@
-//! What is known of the lock sources. Made anew with each look, so that nothing is left of a source that no route uses.
+//! What is known of the lock sources. Made anew with each look, so that nothing is left of a source
+//! that no route uses.
 
 use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, Opts, Registry};
@@ -23,16 +24,23 @@ pub struct SourceReading {
 }
 
 /// The metrics of these sources, by their names.
-pub(super) fn families(readings: &[(&str, SourceReading)]) -> Result<Vec<MetricFamily>, prometheus::Error> {
+pub(super) fn families(
+    readings: &[(&str, SourceReading)],
+) -> Result<Vec<MetricFamily>, prometheus::Error> {
     let registry = Registry::new();
     let made = Registering(&registry);
     let label = &["source"];
     let up = made.gauges("fencepost_source_up", "Whether the lock source answers.", label)?;
     let age = Opts::new("fencepost_source_age_seconds", "Age of the newest quorum read.");
     let age = made.add(GaugeVec::new(age, label))?;
-    let restarts = made.counters("fencepost_watch_restarts_total", "How often the watch was started again.", label)?;
+    let restarts = made.counters(
+        "fencepost_watch_restarts_total",
+        "How often the watch was started again.",
+        label,
+    )?;
     let tracked = made.gauges("fencepost_tracked_locks", "Locks that are kept current.", label)?;
-    let tenures = made.counters("fencepost_tenures_total", "Tenures that were seen to begin.", label)?;
+    let tenures =
+        made.counters("fencepost_tenures_total", "Tenures that were seen to begin.", label)?;
     let regressed = made.gauges(
         "fencepost_source_regressed",
         "Whether the lock source went back and nobody has accepted that.",

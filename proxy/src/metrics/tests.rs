@@ -32,7 +32,8 @@ fn text(metrics: &Metrics) -> String {
 }
 
 fn text_with(metrics: &Metrics, sources: &[(&str, SourceReading)]) -> String {
-    let config = Config::from_toml("fencepost.toml", ROUTES).unwrap_or_else(|problems| panic!("{problems}"));
+    let config =
+        Config::from_toml("fencepost.toml", ROUTES).unwrap_or_else(|problems| panic!("{problems}"));
     String::from_utf8(metrics.text(&config, sources).unwrap()).unwrap()
 }
 
@@ -81,7 +82,9 @@ fn every_failure_is_there_before_the_first_one_comes() {
     let series = |route: &str, failure: Failure| {
         format!("fencepost_failures_total{{failure=\"{}\",route=\"{route}\"}} 0", failure.code())
     };
-    let check = |series: String| assert!(text.lines().any(|line| line == series), "{series} is not in\n{text}");
+    let check = |series: String| {
+        assert!(text.lines().any(|line| line == series), "{series} is not in\n{text}")
+    };
     for failure in Failure::ALL {
         check(series("none", failure));
         if failure.may_be_on_a_route() {
@@ -94,7 +97,8 @@ fn every_failure_is_there_before_the_first_one_comes() {
 #[test]
 fn each_route_tells_its_mode_and_each_fenced_one_its_max_age() {
     let text = text(&Metrics::new().unwrap());
-    let told = |name: &str| -> Vec<&str> { text.lines().filter(|line| line.starts_with(name)).collect() };
+    let told =
+        |name: &str| -> Vec<&str> { text.lines().filter(|line| line.starts_with(name)).collect() };
     assert_eq!(
         told("fencepost_route_info"),
         [
@@ -120,7 +124,9 @@ fn quantiles_of_verdicts_and_handoffs_can_be_read_off_from_microseconds_to_their
         [("fencepost_verdict_seconds", 1e-6, 2.0), ("fencepost_handoff_wait_seconds", 5e-4, 60.0)]
     {
         let prefix = format!("{name}_bucket{{le=\"");
-        let bounds = text.lines().filter_map(|line| line.strip_prefix(&prefix)?.split('"').next()?.parse().ok());
+        let bounds = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(&prefix)?.split('"').next()?.parse().ok());
         let bounds: Vec<f64> = bounds.filter(|bound: &f64| bound.is_finite()).collect();
         assert_eq!((bounds.first(), bounds.last()), (Some(&lowest), Some(&highest)), "{name}");
         for pair in bounds.windows(2) {

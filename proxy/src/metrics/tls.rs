@@ -98,9 +98,16 @@ impl TlsMetrics {
         }
         for what in Dated::ALL {
             let labels = [of.name(), name, what.name()];
-            let soonest = expiries.iter().filter(|expiry| expiry.what == what).map(|expiry| expiry.not_after).min();
+            let soonest = expiries
+                .iter()
+                .filter(|expiry| expiry.what == what)
+                .map(|expiry| expiry.not_after)
+                .min();
             match soonest {
-                Some(end) => self.expiry.with_label_values(&labels).set(i64::try_from(end).unwrap_or(i64::MAX)),
+                Some(end) => self
+                    .expiry
+                    .with_label_values(&labels)
+                    .set(i64::try_from(end).unwrap_or(i64::MAX)),
                 // An error means that there was none before.
                 None => drop(self.expiry.remove_label_values(&labels)),
             }
@@ -109,7 +116,9 @@ impl TlsMetrics {
 
     /// The counters of one listener.
     pub fn handshakes(&self, of: TlsUse, name: &str) -> HandshakeCounters {
-        let counter = |why: HandshakeFailure| self.handshake_failures.with_label_values(&[of.name(), name, why.code()]);
+        let counter = |why: HandshakeFailure| {
+            self.handshake_failures.with_label_values(&[of.name(), name, why.code()])
+        };
         HandshakeCounters(HandshakeFailure::ALL.map(counter))
     }
 

@@ -15,7 +15,8 @@ use crate::decision::both_clocks;
 /// How often it is looked at how the sources are, and how much has been refused.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Collects for as long as it is polled, so that nothing is lost while nobody looks. `refused` is what has been counted since the start.
+/// Collects for as long as it is polled, so that nothing is lost while nobody looks. `refused` is
+/// what has been counted since the start.
 pub async fn keep_collecting(
     observations: &Observations,
     sources: impl Fn() -> Vec<LockSource>,
@@ -55,9 +56,13 @@ pub fn collect(observations: &Observations, sources: &[LockSource]) {
 /// Notes how the sources are, and which locks are tracked no longer.
 fn look_at(observations: &Observations, sources: &[LockSource]) {
     let (now, wall) = both_clocks();
-    let states: Vec<_> = sources.iter().map(|source| (source, state(&source.status(now)))).collect();
-    let is_read =
-        |name: &str| states.iter().any(|(source, state)| source.name() == name && !matches!(state, State::NotInUse));
+    let states: Vec<_> =
+        sources.iter().map(|source| (source, state(&source.status(now)))).collect();
+    let is_read = |name: &str| {
+        states
+            .iter()
+            .any(|(source, state)| source.name() == name && !matches!(state, State::NotInUse))
+    };
     let is_tracked = |name: &str, lock: &LockKey| {
         sources.iter().any(|source| source.name() == name && source.find(lock.as_str()).is_some())
     };
@@ -67,7 +72,9 @@ fn look_at(observations: &Observations, sources: &[LockSource]) {
             match state {
                 State::NotInUse | State::NotTold => {}
                 State::Well => book.timeline.source(&source.name().into(), None, wall),
-                State::In(trouble) => book.timeline.source(&source.name().into(), Some(*trouble), wall),
+                State::In(trouble) => {
+                    book.timeline.source(&source.name().into(), Some(*trouble), wall)
+                }
             }
         }
         book.timeline.end_untracked(is_read, is_tracked, wall);
@@ -110,10 +117,14 @@ mod tests {
 
     #[test]
     fn a_source_is_not_down_before_anything_has_come_of_reading_from_it() {
-        let (source, _driver) = LockSource::build("main", SourceOptions::default(), MemoryStore::new());
+        let (source, _driver) =
+            LockSource::build("main", SourceOptions::default(), MemoryStore::new());
         let status = || source.status(Instant::now());
         assert!(matches!(state(&status()), State::NotInUse));
-        let spec = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
+        let spec = LockSpec {
+            key: LockKey::new("/k").unwrap(),
+            format: RecordFormat::plain(Layout::Key).into(),
+        };
         let _lock = source.track(spec).unwrap();
         assert!(matches!(state(&status()), State::NotTold));
         let failed = Some(Arc::new(StoreError::Unavailable("nobody is there".into())));

@@ -50,7 +50,9 @@ pub enum QueryError {
         known: Vec<&'static str>,
     },
     /// `since` is no time.
-    #[error("since={0:?} is neither milliseconds since the epoch, nor RFC 3339, nor a duration back, like 5m")]
+    #[error(
+        "since={0:?} is neither milliseconds since the epoch, nor RFC 3339, nor a duration back, like 5m"
+    )]
     Since(String),
     /// `limit` is no number.
     #[error("limit={0:?} is not a number from 1 to {max}", max = Query::LIMIT_MAX)]
@@ -91,10 +93,14 @@ impl Query {
                 "reason" => filter.reason = Some(one_of("reason", value, reasons())?),
                 "mode" => filter.mode = Some(one_of("mode", value, MODES.to_vec())?),
                 "verdict" => filter.verdict = Some(one_of("verdict", value, VERDICTS.to_vec())?),
-                "forwarded" => filter.forwarded = Some(one_of("forwarded", value, FORWARDED.to_vec())? == "true"),
+                "forwarded" => {
+                    filter.forwarded =
+                        Some(one_of("forwarded", value, FORWARDED.to_vec())? == "true")
+                }
                 "since" => filter.since = Some(time(&value, now).ok_or(QueryError::Since(value))?),
                 "limit" => {
-                    let limit = value.parse().ok().filter(|limit| (1..=Query::LIMIT_MAX).contains(limit));
+                    let limit =
+                        value.parse().ok().filter(|limit| (1..=Query::LIMIT_MAX).contains(limit));
                     parsed.limit = limit.ok_or(QueryError::Limit(value))?;
                 }
                 _ => return Err(QueryError::Unknown(name.into_owned())),
@@ -117,8 +123,11 @@ impl Filter {
 
     /// Whether the decision is what it has to be.
     pub fn passes(&self, decision: &Decision) -> bool {
-        let Filter { route, lock, reason, owner, mode, verdict, forwarded, client, id, since: _ } = self;
-        let is = |wanted: &Option<String>, text: Option<&str>| wanted.as_deref().is_none_or(|it| text == Some(it));
+        let Filter { route, lock, reason, owner, mode, verdict, forwarded, client, id, since: _ } =
+            self;
+        let is = |wanted: &Option<String>, text: Option<&str>| {
+            wanted.as_deref().is_none_or(|it| text == Some(it))
+        };
         is(route, Some(&decision.route.name))
             && is(lock, decision.lock.as_ref().map(|lock| lock.as_str()))
             && is(reason, Some(decision.outcome.reason()))
@@ -137,9 +146,18 @@ fn reasons() -> Vec<&'static str> {
     Rejection::ALL.iter().map(|reason| reason.code()).chain([Outcome::Admitted.reason()]).collect()
 }
 
-/// A text that has to be one of these: a wrong one would find nothing, which says that there was nothing.
-fn one_of(name: &'static str, value: String, known: Vec<&'static str>) -> Result<String, QueryError> {
-    if known.contains(&value.as_str()) { Ok(value) } else { Err(QueryError::NoSuch { name, value, known }) }
+/// A text that has to be one of these: a wrong one would find nothing, which says that there was
+/// nothing.
+fn one_of(
+    name: &'static str,
+    value: String,
+    known: Vec<&'static str>,
+) -> Result<String, QueryError> {
+    if known.contains(&value.as_str()) {
+        Ok(value)
+    } else {
+        Err(QueryError::NoSuch { name, value, known })
+    }
 }
 
 /// Whether a client is that one: an address with its port, or without for every port of it.
@@ -221,20 +239,33 @@ mod tests {
 
     #[test]
     fn a_wrong_query_names_its_parameter() {
-        let error = |query: &str| Query::parse(query, SystemTime::UNIX_EPOCH).unwrap_err().to_string();
+        let error =
+            |query: &str| Query::parse(query, SystemTime::UNIX_EPOCH).unwrap_err().to_string();
         assert!(error("rout=a").contains("unknown filter \"rout\""));
         assert!(error("since=yesterday").contains("since=\"yesterday\""));
         let reasons = error("reason=stale");
         assert!(reasons.starts_with("unknown reason \"stale\"; there are "), "{reasons}");
         for reason in Rejection::ALL.iter().map(|reason| reason.code()).chain(["none"]) {
             assert!(reasons.contains(reason), "{reason} is not in {reasons}");
-            assert!(Query::parse(&format!("reason={reason}"), SystemTime::UNIX_EPOCH).is_ok(), "{reason}");
+            assert!(
+                Query::parse(&format!("reason={reason}"), SystemTime::UNIX_EPOCH).is_ok(),
+                "{reason}"
+            );
         }
-        assert_eq!(error("mode=enforced"), "unknown mode \"enforced\"; there are enforce, shadow, off");
-        assert_eq!(error("verdict=refused"), "unknown verdict \"refused\"; there are admit, reject, pass");
+        assert_eq!(
+            error("mode=enforced"),
+            "unknown mode \"enforced\"; there are enforce, shadow, off"
+        );
+        assert_eq!(
+            error("verdict=refused"),
+            "unknown verdict \"refused\"; there are admit, reject, pass"
+        );
         assert_eq!(error("forwarded=no"), "unknown forwarded \"no\"; there are true, false");
         for limit in ["0", "1001", "-1", "many"] {
-            assert!(error(&format!("limit={limit}")).contains("not a number from 1 to 1000"), "{limit}");
+            assert!(
+                error(&format!("limit={limit}")).contains("not a number from 1 to 1000"),
+                "{limit}"
+            );
         }
         assert_eq!(Query::parse("limit=1000", SystemTime::UNIX_EPOCH).unwrap().limit, 1000);
     }

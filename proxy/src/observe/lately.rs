@@ -1,4 +1,5 @@
-//! How many requests were refused of late, or were to be, by what was counted: of a flood of refusals not each decision is kept.
+//! How many requests were refused of late, or were to be, by what was counted: of a flood of
+//! refusals not each decision is kept.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +27,8 @@ pub const SPAN: Duration = Duration::from_secs(5 * 60);
 pub struct Lately(VecDeque<(Instant, Refusals)>);
 
 impl Lately {
-    /// Notes what has been counted since the start. How often that is done, bounds how exact the answer is.
+    /// Notes what has been counted since the start. How often that is done, bounds how exact the
+    /// answer is.
     pub fn note(&mut self, now: Instant, counted: Refusals) {
         while self.0.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= SPAN) {
             self.0.pop_front();
@@ -42,7 +44,10 @@ impl Lately {
         let since = |counted: ByReason, before: ByReason| {
             std::array::from_fn(|reason| counted[reason].saturating_sub(before[reason]))
         };
-        Refusals { refused: since(counted.refused, before.refused), would_be: since(counted.would_be, before.would_be) }
+        Refusals {
+            refused: since(counted.refused, before.refused),
+            would_be: since(counted.would_be, before.would_be),
+        }
     }
 }
 

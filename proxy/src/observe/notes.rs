@@ -32,15 +32,18 @@ impl Event {
     }
 }
 
-/// How many decisions a thread may note between two collections, and how much else; what comes after that is lost, and counted. The ends of
-/// what has begun come on top.
+/// How many decisions a thread may note between two collections, and how much else; what comes
+/// after that is lost, and counted. The ends of what has begun come on top.
 pub(super) const NOTES_MAX: usize = 8_192;
-/// How many decisions a thread notes one by one whatever they are like: so many at once, as many as are kept by default,
+/// How many decisions a thread notes one by one whatever they are like: so many at once, as many as
+/// are kept by default,
 const EACH_AT_ONCE: u32 = 10_000;
-/// and so many more each second, so that it takes a sender without end ten seconds to push out all that is kept by default. Of further ones
-/// that are like one before them only that is noted, which takes 2 % off what each refusal costs.
+/// and so many more each second, so that it takes a sender without end ten seconds to push out all
+/// that is kept by default. Of further ones that are like one before them only that is noted, which
+/// takes 2 % off what each refusal costs.
 const EACH_A_SECOND: u32 = 1_000;
-/// How far back one is looked for that is like another, waits and tenures counted in: as many senders may take turns.
+/// How far back one is looked for that is like another, waits and tenures counted in: as many
+/// senders may take turns.
 const LIKE_WITHIN: usize = 16;
 
 /// What a thread has noted since the last collection, in its order.
@@ -70,8 +73,13 @@ impl Default for Notes {
 }
 
 impl Notes {
-    /// Notes a decision if there is room, in a flood by counting it with one that is like it. `None`: it is not to be counted with another.
-    pub(super) fn note_decision(&mut self, like: Option<&Likeness<'_>>, decision: impl FnOnce() -> Box<Decision>) {
+    /// Notes a decision if there is room, in a flood by counting it with one that is like it.
+    /// `None`: it is not to be counted with another.
+    pub(super) fn note_decision(
+        &mut self,
+        like: Option<&Likeness<'_>>,
+        decision: impl FnOnce() -> Box<Decision>,
+    ) {
         let has_room = self.decisions < NOTES_MAX;
         let is_flood = self.each == 0 || !has_room;
         if is_flood && let Some(alike) = like.and_then(|like| self.alike(like)) {
@@ -93,7 +101,8 @@ impl Notes {
         })
     }
 
-    /// Notes what else happened, and says whether there was room, of which a flood of refusals takes none.
+    /// Notes what else happened, and says whether there was room, of which a flood of refusals
+    /// takes none.
     pub(super) fn note(&mut self, event: impl FnOnce() -> Event) -> bool {
         let has_room = self.events.len() - self.decisions < NOTES_MAX;
         if has_room {
@@ -111,7 +120,8 @@ impl Notes {
     pub(super) fn take(&mut self, after: Duration) -> Noted {
         self.decisions = 0;
         let more = after.as_nanos() * u128::from(EACH_A_SECOND) / Duration::from_secs(1).as_nanos();
-        self.each = self.each.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(EACH_AT_ONCE);
+        self.each =
+            self.each.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(EACH_AT_ONCE);
         Noted { events: mem::take(&mut self.events), dropped: mem::take(&mut self.dropped) }
     }
 }
@@ -205,7 +215,10 @@ mod tests {
         let mut notes = flooded();
         let senders = 1..=LIKE_WITHIN as u64;
         (0..10).for_each(|_| senders.clone().for_each(|revision| note(&mut notes, revision, 1)));
-        assert_eq!(take(&mut notes, Duration::ZERO), senders.map(|revision| (revision, 9)).collect::<Vec<_>>());
+        assert_eq!(
+            take(&mut notes, Duration::ZERO),
+            senders.map(|revision| (revision, 9)).collect::<Vec<_>>()
+        );
     }
 
     #[test]

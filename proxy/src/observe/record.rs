@@ -31,9 +31,21 @@ pub struct RouteLabel {
 
 impl RouteLabel {
     /// Of a route that is in that mode from now on.
-    pub fn new(name: &str, mode: &'static str, source: Option<&str>, admitted_before: u64) -> RouteLabel {
+    pub fn new(
+        name: &str,
+        mode: &'static str,
+        source: Option<&str>,
+        admitted_before: u64,
+    ) -> RouteLabel {
         let (name, source) = (name.to_owned(), source.map(Arc::from));
-        RouteLabel { name, mode, source, since: SystemTime::now(), begun: Instant::now(), admitted_before }
+        RouteLabel {
+            name,
+            mode,
+            source,
+            since: SystemTime::now(),
+            begun: Instant::now(),
+            admitted_before,
+        }
     }
 
     /// For what was refused before its route was known.
@@ -68,7 +80,9 @@ impl Outcome {
     /// What speaks against the request, if anything does.
     pub fn rejection(self) -> Option<Rejection> {
         match self {
-            Outcome::Refused(reason) | Outcome::WouldBeRefused(reason) | Outcome::LetPast(reason) => Some(reason),
+            Outcome::Refused(reason)
+            | Outcome::WouldBeRefused(reason)
+            | Outcome::LetPast(reason) => Some(reason),
             Outcome::Admitted => None,
         }
     }
@@ -86,8 +100,8 @@ impl Outcome {
 
 /// What was decided on a request, and on what grounds.
 ///
-/// All text in it came from outside and is bounded: a decision keeps none of the request's own buffers alive. Most of it is short, and
-/// then has no memory of its own.
+/// All text in it came from outside and is bounded: a decision keeps none of the request's own
+/// buffers alive. Most of it is short, and then has no memory of its own.
 #[derive(Debug, Clone)]
 pub struct Decision {
     /// The id that the client was told.
@@ -138,7 +152,8 @@ pub struct Likeness<'a> {
 }
 
 impl Decision {
-    /// Whether it was one of these refusals. Requests that were admitted or let past are never alike.
+    /// Whether it was one of these refusals. Requests that were admitted or let past are never
+    /// alike.
     pub fn is_like(&self, other: &Likeness<'_>) -> bool {
         matches!(self.outcome, Outcome::Refused(_) | Outcome::WouldBeRefused(_))
             && self.outcome == other.outcome
@@ -228,7 +243,10 @@ mod tests {
 
     #[test]
     fn a_decision_has_the_fields_of_the_contract() {
-        let decision = Decision { traceparent: Some("00-ab-cd-01".into()), ..Decision::for_tests("5f3a-0-1a") };
+        let decision = Decision {
+            traceparent: Some("00-ab-cd-01".into()),
+            ..Decision::for_tests("5f3a-0-1a")
+        };
         let expected = json!({
             "id": "5f3a-0-1a", "time_ms": 0, "route": "shards", "mode": "enforce", "source": "main",
             "lock": "/shards/2/lock", "owner": "shard-1", "revision": 10, "verdict": "reject",
@@ -241,7 +259,8 @@ mod tests {
     #[test]
     fn refusals_of_the_same_claim_on_the_same_route_are_alike_and_nothing_else() {
         let decision = Decision::for_tests("d");
-        let (other_lock, other_route) = (LockKey::new("/shards/3/lock").unwrap(), Arc::new((*decision.route).clone()));
+        let (other_lock, other_route) =
+            (LockKey::new("/shards/3/lock").unwrap(), Arc::new((*decision.route).clone()));
         let same = decision.likeness();
         assert!(decision.is_like(&same));
         let reason = decision.outcome.rejection().unwrap();
@@ -260,7 +279,10 @@ mod tests {
         }
         for owner in [&b"shard \xff 1"[..], &[b'x'; OWNER_MAX + 1], b"a%20b"] {
             let decision = Decision { owner: Some(shown_owner(owner)), ..decision.clone() };
-            assert!(decision.is_like(&Likeness { owner: Some(owner), ..decision.likeness() }), "as it was sent");
+            assert!(
+                decision.is_like(&Likeness { owner: Some(owner), ..decision.likeness() }),
+                "as it was sent"
+            );
             assert!(!decision.is_like(&same));
         }
         for outcome in [Outcome::Admitted, Outcome::LetPast(reason)] {
@@ -278,7 +300,10 @@ mod tests {
             (Outcome::LetPast(reason), "pass", "unverifiable", true),
             (Outcome::Admitted, "admit", "none", true),
         ] {
-            assert_eq!((outcome.verdict(), outcome.reason(), outcome.is_forwarded()), (verdict, code, forwarded));
+            assert_eq!(
+                (outcome.verdict(), outcome.reason(), outcome.is_forwarded()),
+                (verdict, code, forwarded)
+            );
         }
     }
 }

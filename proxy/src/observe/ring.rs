@@ -30,7 +30,8 @@ pub struct Followed<T> {
     pub decisions: Vec<(u64, T)>,
     /// The number to go on after.
     pub after: u64,
-    /// How many came in between and are not kept, or no more: those that would have passed, where that is known.
+    /// How many came in between and are not kept, or no more: those that would have passed, where
+    /// that is known.
     pub missed: u64,
 }
 
@@ -62,7 +63,8 @@ impl Ring {
         self.next - 1
     }
 
-    /// Adds the newest, and before it so many that were like it and are not kept; the oldest goes if there is no room.
+    /// Adds the newest, and before it so many that were like it and are not kept; the oldest goes
+    /// if there is no room.
     pub fn push(&mut self, alike: u64, decision: Box<Decision>) {
         let number = self.next + alike;
         self.next = number + 1;
@@ -143,8 +145,11 @@ mod tests {
     #[test]
     fn the_newest_are_kept_and_come_first() {
         let ring = ring(3, 5);
-        let ids: Vec<String> =
-            ring.newest(&Filter::default(), 2).iter().map(|decision| decision.id.to_string()).collect();
+        let ids: Vec<String> = ring
+            .newest(&Filter::default(), 2)
+            .iter()
+            .map(|decision| decision.id.to_string())
+            .collect();
         assert_eq!(ids, ["5", "4"]);
         assert_eq!((ring.kept(), ring.last()), (3, 5));
     }
@@ -168,7 +173,11 @@ mod tests {
         assert_eq!((ring.kept(), ring.last()), (3, 8));
         let numbers = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>();
         assert_eq!(followed(&ring, 1, 10), (numbers(&[2, 7, 8]), 8, 4));
-        assert_eq!(followed(&ring, 0, 1), (numbers(&[2]), 2, 1), "those behind it come with the next");
+        assert_eq!(
+            followed(&ring, 0, 1),
+            (numbers(&[2]), 2, 1),
+            "those behind it come with the next"
+        );
         assert_eq!(followed(&ring, 2, 1), (numbers(&[7]), 7, 4));
         assert_eq!(followed(&ring, 4, 10), (numbers(&[7, 8]), 8, 2));
         assert_eq!(followed(&ring, 7, 10), (numbers(&[8]), 8, 0));
@@ -181,13 +190,19 @@ mod tests {
     #[test]
     fn whoever_asks_for_others_has_missed_nothing_of_a_flood() {
         let mut ring = ring(3, 0);
-        let decision = |owner: &str| Box::new(Decision { owner: Some(owner.into()), ..Decision::for_tests("d") });
+        let decision = |owner: &str| {
+            Box::new(Decision { owner: Some(owner.into()), ..Decision::for_tests("d") })
+        };
         ring.push(100, decision("flood"));
         ring.push(5, decision("shard-1"));
         let filter = Query::parse("owner=shard-1", SystemTime::now()).unwrap().filter;
         for (after, missed) in [(0, 5), (50, 5), (101, 5), (103, 3)] {
             let found = ring.after(after, &filter, 10);
-            assert_eq!((found.decisions.len(), found.after, found.missed), (1, 107, missed), "after {after}");
+            assert_eq!(
+                (found.decisions.len(), found.after, found.missed),
+                (1, 107, missed),
+                "after {after}"
+            );
         }
     }
 

@@ -1,4 +1,5 @@
-//! What routes in shadow mode would have refused: of what reason, by which owner, first and last time.
+//! What routes in shadow mode would have refused: of what reason, by which owner, first and last
+//! time.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -62,21 +63,31 @@ impl ShadowReport {
     /// Notes a decision that was made so many times, if it is one of a route that only watches.
     pub fn note(&mut self, decision: &Decision, times: u64) {
         let Outcome::WouldBeRefused(reason) = decision.outcome else { return };
-        let route = self.routes.entry(decision.route.name.clone()).or_insert_with(|| RouteReport::new(decision));
+        let route = self
+            .routes
+            .entry(decision.route.name.clone())
+            .or_insert_with(|| RouteReport::new(decision));
         match decision.route.begun.cmp(&route.label.begun) {
             // Of a request that came before: its period has ended.
             Ordering::Less => return,
             Ordering::Equal => {}
             Ordering::Greater => *route = RouteReport::new(decision),
         }
-        let kind = Kind { reason: reason.code(), owner: decision.owner.clone(), lock: decision.lock.clone() };
+        let kind = Kind {
+            reason: reason.code(),
+            owner: decision.owner.clone(),
+            lock: decision.lock.clone(),
+        };
         if let Some(refusals) = route.kinds.get_mut(&kind) {
             refusals.count += times;
             refusals.last = decision.at;
             refusals.decision = decision.id.clone();
         } else if route.kinds.len() < KINDS_MAX {
             let (first, last) = (decision.at, decision.at);
-            route.kinds.insert(kind, Refusals { count: times, first, last, decision: decision.id.clone() });
+            route.kinds.insert(
+                kind,
+                Refusals { count: times, first, last, decision: decision.id.clone() },
+            );
         } else {
             route.other += times;
         }
@@ -121,13 +132,15 @@ impl ShadowReport {
         for watched in routes {
             let (kinds, other) = self.of(watched);
             let since = humantime::format_rfc3339_seconds(watched.label.since);
-            let (name, admitted, refused) = (&watched.label.name, watched.admitted, total(&kinds) + other);
+            let (name, admitted, refused) =
+                (&watched.label.name, watched.admitted, total(&kinds) + other);
             let _ = writeln!(
                 text,
                 "route {name}, in shadow mode since {since}: {admitted} requests would have been admitted, {refused} refused"
             );
             for (kind, refusals) in &kinds {
-                let [first, last] = [refusals.first, refusals.last].map(humantime::format_rfc3339_seconds);
+                let [first, last] =
+                    [refusals.first, refusals.last].map(humantime::format_rfc3339_seconds);
                 let owner = kind.owner.as_ref().map_or_else(|| "-".to_owned(), owner_in_words);
                 let lock = kind.lock.as_ref().map_or("-", LockKey::as_str);
                 let (count, reason, id) = (refusals.count, kind.reason, &refusals.decision);
@@ -137,7 +150,10 @@ impl ShadowReport {
                 );
             }
             if other > 0 {
-                let _ = writeln!(text, "  {other:>8}  of further owners and locks, too many to tell apart");
+                let _ = writeln!(
+                    text,
+                    "  {other:>8}  of further owners and locks, too many to tell apart"
+                );
             }
         }
         text
@@ -145,7 +161,10 @@ impl ShadowReport {
 
     /// What is known of a route in its present mode.
     fn of(&self, watched: &Watched) -> (Vec<(&Kind, &Refusals)>, u64) {
-        let Some(route) = self.routes.get(&watched.label.name).filter(|route| route.label.begun == watched.label.begun)
+        let Some(route) = self
+            .routes
+            .get(&watched.label.name)
+            .filter(|route| route.label.begun == watched.label.begun)
         else {
             return (Vec::new(), 0);
         };
@@ -210,13 +229,22 @@ mod tests {
         assert_eq!([&found["refusals"][1]["owner"], &found["refusals"][2]["owner"]], ["", "a"]);
         let text = shadow.to_text(&[Watched { label, admitted: 7 }]);
         assert!(text.contains("7 requests would have been admitted, 5 refused"), "{text}");
-        assert!(text.contains(r#" owner ""  lock /shards/2/lock  "#), "an empty name could not be seen: {text}");
-        assert!(text.contains("first 1970-01-01T00:00:02Z  last 1970-01-01T00:00:05Z  latest decision d-5"), "{text}");
+        assert!(
+            text.contains(r#" owner ""  lock /shards/2/lock  "#),
+            "an empty name could not be seen: {text}"
+        );
+        assert!(
+            text.contains(
+                "first 1970-01-01T00:00:02Z  last 1970-01-01T00:00:05Z  latest decision d-5"
+            ),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_route_that_is_put_in_shadow_mode_again_starts_anew() {
-        let (mut shadow, before, after) = (ShadowReport::default(), label("shadow", 0), label("shadow", 9));
+        let (mut shadow, before, after) =
+            (ShadowReport::default(), label("shadow", 0), label("shadow", 9));
         shadow.note(&would_be_refused("a", 1, &before), 1);
         assert_eq!(report(&shadow, &after)["refused"], 0);
         shadow.note(&would_be_refused("a", 10, &after), 1);
@@ -234,7 +262,10 @@ mod tests {
         }
         let found = report(&shadow, &label);
         assert_eq!(found["refusals"].as_array().unwrap().len(), KINDS_MAX);
-        assert_eq!((&found["other"], &found["refused"]), (&json!(20), &json!(2 * (KINDS_MAX + 10))));
+        assert_eq!(
+            (&found["other"], &found["refused"]),
+            (&json!(20), &json!(2 * (KINDS_MAX + 10)))
+        );
         assert_eq!(ShadowReport::default().to_text(&[]), "No route is in shadow mode.\n");
     }
 }

@@ -1,4 +1,5 @@
-//! Text from outside, as operators get to see it: bounded, and nothing but text wherever it is shown next.
+//! Text from outside, as operators get to see it: bounded, and nothing but text wherever it is
+//! shown next.
 
 use std::fmt::Display;
 
@@ -21,9 +22,11 @@ const PATH_MAX: usize = 512;
 /// The most of a certificate's names that is shown, in bytes.
 const PEER_MAX: usize = 512;
 
-/// An owner, as it is shown: visible ASCII as it is, everything else percent-encoded, cut with `…` at 256 bytes.
+/// An owner, as it is shown: visible ASCII as it is, everything else percent-encoded, cut with `…`
+/// at 256 bytes.
 pub fn shown_owner(owner: &[u8]) -> SmolStr {
-    str::from_utf8(owner).map_or_else(|_| encoded(owner, OWNER_MAX), |owner| shown_text(owner, OWNER_MAX))
+    str::from_utf8(owner)
+        .map_or_else(|_| encoded(owner, OWNER_MAX), |owner| shown_text(owner, OWNER_MAX))
 }
 
 /// An owner among words, where an empty one would not be seen.
@@ -36,7 +39,8 @@ pub fn owner_in_words(owner: impl Display) -> String {
 pub(super) fn is_shown_as(owner: &[u8], shown: &str) -> bool {
     // Most are shown as they are.
     owner == shown.as_bytes()
-        || (owner.len() > OWNER_MAX || !owner.iter().all(u8::is_ascii_graphic)) && shown_owner(owner) == shown
+        || (owner.len() > OWNER_MAX || !owner.iter().all(u8::is_ascii_graphic))
+            && shown_owner(owner) == shown
 }
 
 /// A method, as it is shown: as an owner, but cut at 32 bytes.
@@ -54,8 +58,9 @@ pub fn shown_path(path: &str) -> SmolStr {
     shown_text(path, PATH_MAX)
 }
 
-/// The names of a certificate, as they are shown: each with its kind before it, like `uri:spiffe://example.org/shard-1 cn:shard-1`, as
-/// an owner, but all of them cut at 512 bytes. No name has a space then, so that none can pass for two.
+/// The names of a certificate, as they are shown: each with its kind before it, like
+/// `uri:spiffe://example.org/shard-1 cn:shard-1`, as an owner, but all of them cut at 512 bytes. No
+/// name has a space then, so that none can pass for two.
 pub fn shown_peer(peer: &PeerNames) -> SmolStr {
     let PeerNames { uris, dns, common_names } = peer;
     let mut text = String::new();
@@ -126,7 +131,10 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let uris = names(&["spiffe://a/1", "spiffe://a/2 dns:b"]);
         let peer = PeerNames { uris, dns: names(&["b.example"]), common_names: names(&["c d\n"]) };
-        assert_eq!(&*shown_peer(&peer), "uri:spiffe://a/1 uri:spiffe://a/2%20dns:b dns:b.example cn:c%20d%0A");
+        assert_eq!(
+            &*shown_peer(&peer),
+            "uri:spiffe://a/1 uri:spiffe://a/2%20dns:b dns:b.example cn:c%20d%0A"
+        );
         assert_eq!(&*shown_peer(&PeerNames::default()), "");
         for length in [1, 2, 3, 100, 505, 507, 508, 509, 512, 60_000] {
             let dns = vec!["x ".repeat(length); 40];

@@ -16,10 +16,12 @@ use self::bars::{Bar, End, Ending, Outage, WaitBar};
 use super::record::{Decision, Outcome};
 use super::text::shown_owner;
 
-/// How many locks have a row. One more, and the row goes that has been quiet for longest. The dashboard keeps as many.
+/// How many locks have a row. One more, and the row goes that has been quiet for longest. The
+/// dashboard keeps as many.
 const ROWS_MAX: usize = 1_000;
 
-/// How many tenures and waits of one lock are kept. A bar takes some hundred bytes, so all rows have less than 25 MB.
+/// How many tenures and waits of one lock are kept. A bar takes some hundred bytes, so all rows
+/// have less than 25 MB.
 const BARS_MAX: usize = 50;
 
 /// How many outages are kept.
@@ -128,8 +130,11 @@ impl Timeline {
         let TenureChange { at: _, lock, layout, ended, began, is_first_news } = change;
         let row = self.row((source, lock), layout);
         if let Some(bar) = row.tenures.back_mut().filter(|bar| !bar.has_ended()) {
-            // A lock that was forgotten and is known again: the same tenure, shown farther back or not.
-            let same = |began: &Tenure| began.first <= bar.last && shown_owner(began.owner.as_bytes()) == bar.owner;
+            // A lock that was forgotten and is known again: the same tenure, shown farther back or
+            // not.
+            let same = |began: &Tenure| {
+                began.first <= bar.last && shown_owner(began.owner.as_bytes()) == bar.owner
+            };
             if let Some(again) = began.as_ref().filter(|began| same(began)) {
                 bar.last = bar.last.max(again.last);
                 bar.ended = None;
@@ -146,9 +151,11 @@ impl Timeline {
         }
     }
 
-    /// Notes so many refusals, or what would have been some, on the bar of the tenure whose revision was presented.
+    /// Notes so many refusals, or what would have been some, on the bar of the tenure whose
+    /// revision was presented.
     pub fn refused(&mut self, decision: &Decision, times: u64) {
-        let (Some(source), Some(lock), Some(revision)) = (&decision.route.source, &decision.lock, decision.revision)
+        let (Some(source), Some(lock), Some(revision)) =
+            (&decision.route.source, &decision.lock, decision.revision)
         else {
             return;
         };
@@ -169,11 +176,13 @@ impl Timeline {
         }
     }
 
-    /// Notes that a request waits, or has ceased to. Those of one tenure that wait together are one.
+    /// Notes that a request waits, or has ceased to. Those of one tenure that wait together are
+    /// one.
     pub fn wait(&mut self, wait: Wait) {
         let Wait { at, source, lock, layout, owner, revision, step } = wait;
         let row = self.row((source, lock), layout);
-        let open = row.waits.iter_mut().rev().find(|bar| bar.revision == revision && bar.ended.is_none());
+        let open =
+            row.waits.iter_mut().rev().find(|bar| bar.revision == revision && bar.ended.is_none());
         match (step, open) {
             (WaitStep::Began { .. }, Some(bar)) => {
                 bar.requests += 1;
@@ -183,7 +192,16 @@ impl Timeline {
                 let (requests, waiting, ended, outcome) = (1, 1, None, None);
                 push(
                     &mut row.waits,
-                    WaitBar { owner, revision, began: at, ended, requests, waiting, drained, outcome },
+                    WaitBar {
+                        owner,
+                        revision,
+                        began: at,
+                        ended,
+                        requests,
+                        waiting,
+                        drained,
+                        outcome,
+                    },
                     BARS_MAX,
                 );
             }
@@ -196,7 +214,11 @@ impl Timeline {
 
     /// Notes how a source is now.
     pub fn source(&mut self, source: &Arc<str>, trouble: Option<Trouble>, at: SystemTime) {
-        let open = self.outages.iter_mut().rev().find(|outage| outage.source == *source && outage.ended.is_none());
+        let open = self
+            .outages
+            .iter_mut()
+            .rev()
+            .find(|outage| outage.source == *source && outage.ended.is_none());
         match open {
             Some(outage) if Some(outage.trouble) == trouble => return,
             Some(outage) => outage.ended = Some(End { at, how: Ending::Seen }),
@@ -211,7 +233,8 @@ impl Timeline {
         self.outages_version = self.version;
     }
 
-    /// Ends the bars of sources that nothing is read from any more, and of locks that are tracked no longer: they would go on for ever.
+    /// Ends the bars of sources that nothing is read from any more, and of locks that are tracked
+    /// no longer: they would go on for ever.
     pub fn end_untracked(
         &mut self,
         is_read: impl Fn(&str) -> bool,
@@ -238,7 +261,8 @@ impl Timeline {
 
     fn row(&mut self, id: LockId, layout: Layout) -> &mut Row {
         if !self.rows.contains_key(&id) && self.rows.len() >= ROWS_MAX {
-            let quietest = self.rows.iter().min_by_key(|(_, row)| row.version).map(|(id, _)| id.clone());
+            let quietest =
+                self.rows.iter().min_by_key(|(_, row)| row.version).map(|(id, _)| id.clone());
             quietest.map(|id| self.rows.remove(&id));
             self.truncated = true;
         }

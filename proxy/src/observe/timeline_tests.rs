@@ -22,7 +22,8 @@ fn tenure(owner: &str, first: u64, last: u64) -> Tenure {
 fn change(second: u64, ended: Option<Tenure>, began: Option<Tenure>) -> TenureNews {
     let (lock, is_first_news) = (LockKey::new("/shards/2/lock").unwrap(), second == 0);
     let learnt = tokio::time::Instant::now();
-    let change = TenureChange { at: learnt, lock, layout: Layout::Key, ended, began, is_first_news };
+    let change =
+        TenureChange { at: learnt, lock, layout: Layout::Key, ended, began, is_first_news };
     TenureNews { at: at(second), source: "main".into(), change }
 }
 
@@ -51,11 +52,16 @@ fn wait(step: WaitStep, second: u64) -> Wait {
 }
 
 fn rows_after(timeline: &Timeline, version: u64, context: &RowContext) -> Vec<Value> {
-    timeline.changed_after(version).iter().map(|id| timeline.row_json(id, context).unwrap()).collect()
+    timeline
+        .changed_after(version)
+        .iter()
+        .map(|id| timeline.row_json(id, context).unwrap())
+        .collect()
 }
 
 fn row(timeline: &Timeline) -> Value {
-    let context = RowContext { routes: vec!["shards".to_owned()], present: Some(tenure("shard-1", 30, 33)) };
+    let context =
+        RowContext { routes: vec!["shards".to_owned()], present: Some(tenure("shard-1", 30, 33)) };
     let rows = rows_after(timeline, 0, &context);
     assert_eq!(rows.len(), 1);
     rows[0].clone()
@@ -75,13 +81,21 @@ fn the_refusal_of_r1_stands_on_the_bar_of_the_tenure_that_has_ended() {
     let row = row(&timeline);
     let bar = |index: usize| {
         let bar = &row["tenures"][index];
-        (bar["owner"].as_str().unwrap(), bar["last"].as_u64(), bar["ended_ms"].as_u64(), bar["refused"].as_u64())
+        (
+            bar["owner"].as_str().unwrap(),
+            bar["last"].as_u64(),
+            bar["ended_ms"].as_u64(),
+            bar["refused"].as_u64(),
+        )
     };
     assert_eq!(bar(0), ("shard-1", Some(10), Some(2_000), Some(2)));
     assert_eq!(bar(1), ("shard-2", Some(25), Some(5_000), Some(0)));
     assert_eq!(bar(2), ("shard-1", Some(33), None, Some(1)), "renewed since");
     assert_eq!(row["tenures"][0]["last_refused_ms"], 7_000);
-    assert_eq!((&row["tenures"][0]["began_seen"], &row["tenures"][1]["began_seen"]), (&json!(false), &json!(true)));
+    assert_eq!(
+        (&row["tenures"][0]["began_seen"], &row["tenures"][1]["began_seen"]),
+        (&json!(false), &json!(true))
+    );
     assert_eq!((&row["routes"], &row["layout"]), (&json!(["shards"]), &json!("key")));
 }
 
@@ -95,7 +109,11 @@ fn an_admission_is_no_dot_nor_is_what_a_setting_lets_past() {
     let outcome = Outcome::WouldBeRefused(Rejection::NotOwner);
     timeline.refused(&Decision { outcome, ..Decision::for_tests("d") }, 3);
     let counted = |field: &str| row(&timeline)["tenures"][0][field].as_u64();
-    assert_eq!((counted("refused"), counted("would_be_refused")), (Some(0), Some(3)), "they were forwarded");
+    assert_eq!(
+        (counted("refused"), counted("would_be_refused")),
+        (Some(0), Some(3)),
+        "they were forwarded"
+    );
 }
 
 #[test]
@@ -106,7 +124,10 @@ fn a_lock_that_was_forgotten_and_is_known_again_goes_on_with_its_bar() {
     timeline.tenure(known_again(3, Some(tenure("shard-1", 30, 30))));
     let row = row(&timeline);
     assert_eq!(row["tenures"].as_array().unwrap().len(), 2);
-    assert_eq!((&row["tenures"][0]["last"], &row["tenures"][0]["ended_ms"]), (&json!(12), &json!(3_000)));
+    assert_eq!(
+        (&row["tenures"][0]["last"], &row["tenures"][0]["ended_ms"]),
+        (&json!(12), &json!(3_000))
+    );
     assert_eq!(row["tenures"][1]["began_seen"], false);
 }
 
@@ -117,7 +138,10 @@ fn requests_that_wait_together_are_one_wait() {
     timeline.wait(wait(WaitStep::Began { drained: 1 }, 2));
     timeline.wait(wait(WaitStep::GivenUp, 3));
     let noted = row(&timeline)["waits"][0].take();
-    assert_eq!((&noted["ended_ms"], &noted["requests"], &noted["waiting"]), (&Value::Null, &json!(2), &json!(1)));
+    assert_eq!(
+        (&noted["ended_ms"], &noted["requests"], &noted["waiting"]),
+        (&Value::Null, &json!(2), &json!(1))
+    );
     timeline.wait(wait(WaitStep::Entered, 4));
     timeline.wait(wait(WaitStep::Entered, 5)); // One whose beginning was lost.
     let expected = json!([{ "owner": "shard-2", "revision": 20, "began_ms": 1_000, "ended_ms": 4_000,
@@ -153,7 +177,9 @@ fn what_is_tracked_no_longer_ends_and_goes_on_if_it_is_tracked_again() {
     let (mut timeline, main) = (Timeline::new(), Arc::from("main"));
     let bars = |timeline: &Timeline| {
         let bars = row(timeline)["tenures"].as_array().unwrap().clone();
-        bars.iter().map(|bar| json!([bar["first"], bar["ended_ms"], bar["end"]])).collect::<Vec<_>>()
+        bars.iter()
+            .map(|bar| json!([bar["first"], bar["ended_ms"], bar["end"]]))
+            .collect::<Vec<_>>()
     };
     timeline.source(&main, Some(Trouble::Unreachable), at(1));
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
@@ -162,8 +188,7 @@ fn what_is_tracked_no_longer_ends_and_goes_on_if_it_is_tracked_again() {
     assert_eq!((timeline.version(), bars(&timeline)), (before, vec![json!([10, null, null])]));
 
     timeline.end_untracked(|_| false, |_, _| false, at(3));
-    let outage =
-        json!([{ "source": "main", "kind": "unreachable", "began_ms": 1_000, "ended_ms": 3_000, "end": "untracked" }]);
+    let outage = json!([{ "source": "main", "kind": "unreachable", "began_ms": 1_000, "ended_ms": 3_000, "end": "untracked" }]);
     assert_eq!(timeline.outages_after(before), Some(outage));
     assert_eq!(bars(&timeline), [json!([10, 3_000, "untracked"])]);
     let ended = timeline.version();
@@ -190,22 +215,30 @@ fn whoever_follows_gets_the_rows_that_have_changed_and_rows_are_bounded() {
     }
     let rows = rows_after(&timeline, seen, &RowContext::default());
     assert_eq!(rows.len(), ROWS_MAX);
-    assert!(timeline.truncated && rows.iter().all(|row| row["lock"] != "/shards/2/lock"), "the quietest has gone");
+    assert!(
+        timeline.truncated && rows.iter().all(|row| row["lock"] != "/shards/2/lock"),
+        "the quietest has gone"
+    );
 }
 
 #[test]
 fn a_row_that_has_changed_since_all_were_looked_at_outlasts_those_that_have_not() {
-    let (mut timeline, key) = (Timeline::new(), |number: usize| LockKey::new(&format!("/{number}")).unwrap());
+    let (mut timeline, key) =
+        (Timeline::new(), |number: usize| LockKey::new(&format!("/{number}")).unwrap());
     let began = |timeline: &mut Timeline, number| {
         let mut news = change(1, None, Some(tenure("a", 11, 11)));
         news.change.lock = key(number);
         timeline.tenure(news);
     };
     (0..=ROWS_MAX).for_each(|number| began(&mut timeline, number));
-    timeline.refused(&Decision { lock: Some(key(1)), revision: Some(revision(11)), ..Decision::for_tests("d") }, 1);
+    timeline.refused(
+        &Decision { lock: Some(key(1)), revision: Some(revision(11)), ..Decision::for_tests("d") },
+        1,
+    );
     (ROWS_MAX + 1..2 * ROWS_MAX).for_each(|number| began(&mut timeline, number));
     let rows = rows_after(&timeline, 0, &RowContext::default());
-    let mut kept: Vec<usize> = rows.iter().map(|row| row["lock"].as_str().unwrap()[1..].parse().unwrap()).collect();
+    let mut kept: Vec<usize> =
+        rows.iter().map(|row| row["lock"].as_str().unwrap()[1..].parse().unwrap()).collect();
     kept.sort_unstable();
     let mut expected = vec![1];
     expected.extend(ROWS_MAX + 1..2 * ROWS_MAX);
@@ -217,11 +250,13 @@ fn lock_loses_its_oldest_tenures_and_waits() {
     let mut timeline = Timeline::new();
     for nth in 1..=2 * BARS_MAX as u64 {
         timeline.tenure(change(nth, None, Some(tenure("a", nth, nth))));
-        timeline.wait(Wait { revision: revision(nth), ..wait(WaitStep::Began { drained: 0 }, nth) });
+        timeline
+            .wait(Wait { revision: revision(nth), ..wait(WaitStep::Began { drained: 0 }, nth) });
     }
     let row = row(&timeline);
     for (kind, named) in [("tenures", "first"), ("waits", "revision")] {
-        let told: Vec<_> = row[kind].as_array().unwrap().iter().map(|bar| bar[named].as_u64().unwrap()).collect();
+        let told: Vec<_> =
+            row[kind].as_array().unwrap().iter().map(|bar| bar[named].as_u64().unwrap()).collect();
         assert_eq!(told, (BARS_MAX as u64 + 1..=2 * BARS_MAX as u64).collect::<Vec<_>>(), "{kind}");
     }
 }

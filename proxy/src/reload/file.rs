@@ -18,9 +18,10 @@ pub(super) type Content = Result<String, String>;
 
 /// The configuration file of a process.
 ///
-/// It is looked at by what is in it, through whatever links lead there: a ConfigMap of Kubernetes changes by a link that is
-/// moved, an editor may write a new file in the place of the old one. What is no regular file is read at the start only: whoever opens a
-/// pipe again waits for a writer.
+/// It is looked at by what is in it, through whatever links lead there: a ConfigMap of Kubernetes
+/// changes by a link that is moved, an editor may write a new file in the place of the old one.
+/// What is no regular file is read at the start only: whoever opens a pipe again waits for a
+/// writer.
 #[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,
@@ -43,7 +44,8 @@ impl ConfigFile {
     pub fn read(path: &Path) -> Result<ConfigFile, String> {
         let first = read(path)?;
         let settled = can_be_read_again(path).map(|()| first.clone());
-        let (path, reader, read_once) = (path.to_owned(), FileReader::default(), settled.clone().err());
+        let (path, reader, read_once) =
+            (path.to_owned(), FileReader::default(), settled.clone().err());
         Ok(ConfigFile { path, reader, first, read_once, settled, unsettled: None })
     }
 
@@ -60,8 +62,8 @@ impl ConfigFile {
         self.path.display().to_string()
     }
 
-    /// The configuration in that content, and what is different in it from another. It may have thousands of routes: others have their
-    /// turn meanwhile.
+    /// The configuration in that content, and what is different in it from another. It may have
+    /// thousands of routes: others have their turn meanwhile.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -78,7 +80,8 @@ impl ConfigFile {
             Ok((config, difference))
         });
         match compared.await {
-            Ok(compared) => compared.map_err(|problems: Problems| problems.iter().map(ToString::to_string).collect()),
+            Ok(compared) => compared
+                .map_err(|problems: Problems| problems.iter().map(ToString::to_string).collect()),
             Err(panic) => Err(vec![format!("{}: {panic}", self.name())]),
         }
     }
@@ -88,7 +91,8 @@ impl ConfigFile {
         self.read_once.as_deref()
     }
 
-    /// Whether that is what the file holds now, or why that can't be said: not of a pipe that was read at the start.
+    /// Whether that is what the file holds now, or why that can't be said: not of a pipe that was
+    /// read at the start.
     pub(super) fn is_news(&self, content: &Content) -> bool {
         self.read_once.is_none() || content.as_ref().err() != self.read_once.as_ref()
     }
@@ -112,7 +116,8 @@ impl ConfigFile {
         }
     }
 
-    /// What was seen, if that is new and was the same the last time, so that nobody is in the middle of writing it.
+    /// What was seen, if that is new and was the same the last time, so that nobody is in the
+    /// middle of writing it.
     pub(super) fn settle(&mut self, seen: Content) -> Option<Content> {
         if seen == self.settled {
             self.unsettled = None;
@@ -128,7 +133,8 @@ impl ConfigFile {
     }
 }
 
-/// Whether it is a regular file. What else it may be waits for a writer, or was used up when it was read.
+/// Whether it is a regular file. What else it may be waits for a writer, or was used up when it was
+/// read.
 fn can_be_read_again(path: &Path) -> Result<(), String> {
     let name = path.display();
     let metadata = path.metadata().map_err(|error| format!("{name}: {error}"))?;
@@ -141,7 +147,8 @@ fn can_be_read_again(path: &Path) -> Result<(), String> {
 
 fn read(path: &Path) -> Content {
     let name = path.display();
-    let bytes = fencepost_tls::read_up_to(MEBIBYTES_MAX, path).map_err(|error| format!("{name}: {error}"))?;
+    let bytes = fencepost_tls::read_up_to(MEBIBYTES_MAX, path)
+        .map_err(|error| format!("{name}: {error}"))?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
@@ -171,26 +178,38 @@ mod tests {
     }
 
     fn looks(file: &mut ConfigFile, contents: &[&str]) -> Vec<Option<String>> {
-        contents.iter().map(|content| file.settle(Ok((*content).to_owned())).map(Result::unwrap)).collect()
+        contents
+            .iter()
+            .map(|content| file.settle(Ok((*content).to_owned())).map(Result::unwrap))
+            .collect()
     }
 
     #[test]
     fn a_file_has_changed_once_two_looks_in_a_row_agree() {
         let mut file = file();
         let new = Some("new".to_owned());
-        assert_eq!(looks(&mut file, &["old", "ne", "new", "new", "new"]), [None, None, None, new, None]);
+        assert_eq!(
+            looks(&mut file, &["old", "ne", "new", "new", "new"]),
+            [None, None, None, new, None]
+        );
     }
 
     #[test]
     fn a_file_that_is_what_it_was_has_not_changed() {
-        assert_eq!(looks(&mut file(), &["new", "old", "new", "old", "old"]), [None, None, None, None, None]);
+        assert_eq!(
+            looks(&mut file(), &["new", "old", "new", "old", "old"]),
+            [None, None, None, None, None]
+        );
     }
 
     #[test]
     fn a_file_that_is_gone_is_told_once() {
         let mut file = file();
         let gone = || Err("no such file".to_owned());
-        assert_eq!([file.settle(gone()), file.settle(gone()), file.settle(gone())], [None, Some(gone()), None]);
+        assert_eq!(
+            [file.settle(gone()), file.settle(gone()), file.settle(gone())],
+            [None, Some(gone()), None]
+        );
     }
 
     /// Whatever else the thread had to do waited with it, a SIGTERM too.

@@ -7,7 +7,8 @@ use crate::process::Process;
 /// So many that to look at them is more than is done in one go.
 const LOCKS: usize = 2 * LOOKED_AT_ONCE;
 
-/// Routes with these keys and whatever else is said of them and of their locks, of sources of these names.
+/// Routes with these keys and whatever else is said of them and of their locks, of sources of these
+/// names.
 fn config(sources: &[&str], routes: &[(&str, &str, &str)]) -> Config {
     let mut text = "[[listener]]\naddress = \"127.0.0.1:0\"\n".to_owned();
     sources.iter().for_each(|name| text += &format!("[source.{name}]\nkind = \"memory\"\n"));
@@ -26,7 +27,9 @@ fn in_force(config: Config) -> Generation {
 
 /// Locks of its first route, as requests hold them.
 fn hold_many(generation: &Generation) -> Vec<Arc<TrackedLock>> {
-    let Some(Guard::Templated(locks)) = &generation.routes[0].guard else { panic!("its key has a placeholder") };
+    let Some(Guard::Templated(locks)) = &generation.routes[0].guard else {
+        panic!("its key has a placeholder")
+    };
     (0..LOCKS).map(|at| locks.hold(&format!("/l/{at}")).unwrap()).collect()
 }
 
@@ -45,7 +48,8 @@ fn turns_until<T>(work: impl Future<Output = T>) -> (T, usize) {
 const MAIN: &str = "source = \"main\"";
 const ELECTION: &str = "source = \"main\", layout = \"election\"";
 
-/// Every reload held each lock against each route, on the thread that feeds the watchdog: with 1,000 routes and 100,000 locks it did not for 26 s.
+/// Every reload held each lock against each route, on the thread that feeds the watchdog: with
+/// 1,000 routes and 100,000 locks it did not for 26 s.
 #[test]
 fn locks_are_held_only_against_routes_that_have_others_than_before_and_begin_like_them() {
     let routes = [("/l/{k}", MAIN, ""), ("/l/{k}/below", MAIN, "")];
@@ -61,14 +65,25 @@ fn locks_are_held_only_against_routes_that_have_others_than_before_and_begin_lik
     };
     let with = |other| [routes.to_vec(), vec![other]].concat();
     assert_eq!(
-        turns(&[("/l/{k}", MAIN, "orphan_timeout = \"7s\""), ("/l/{k}/below", MAIN, "mode = \"shadow\"")]),
+        turns(&[
+            ("/l/{k}", MAIN, "orphan_timeout = \"7s\""),
+            ("/l/{k}/below", MAIN, "mode = \"shadow\"")
+        ]),
         (0, 0)
     );
     assert_eq!(turns(&routes[..1]), (0, 0), "what goes looks at nothing");
     assert_eq!(turns(&with(("/m/{k}", ELECTION, ""))), (0, 0), "another prefix");
     // All of them begin as these keys do.
-    assert_eq!(turns(&[routes[0], ("/l/{k}/below", ELECTION, "")]), (2, 0), "its gate stays where it is");
-    assert_eq!(turns(&with(("/l/{k}/x/y", "source = \"more\"", ""))), (0, 2), "of that source none is there");
+    assert_eq!(
+        turns(&[routes[0], ("/l/{k}/below", ELECTION, "")]),
+        (2, 0),
+        "its gate stays where it is"
+    );
+    assert_eq!(
+        turns(&with(("/l/{k}/x/y", "source = \"more\"", ""))),
+        (0, 2),
+        "of that source none is there"
+    );
     assert_eq!(turns(&with(("/l/{k}/x/y", MAIN, ""))), (2, 0), "of another source none is there");
 }
 
@@ -76,14 +91,21 @@ fn locks_are_held_only_against_routes_that_have_others_than_before_and_begin_lik
 fn a_lock_that_is_read_in_another_way_is_found_wherever_it_stands() {
     let generation = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
     let held = hold_many(&generation);
-    let problems =
-        |key, more| turns_until(read_otherwise(&generation, &config(&["main", "more"], &[(key, more, "")]))).0.len();
+    let problems = |key, more| {
+        turns_until(read_otherwise(&generation, &config(&["main", "more"], &[(key, more, "")])))
+            .0
+            .len()
+    };
     for lock in [&held[0], &held[17], &held[LOCKS - 1]] {
         let key = lock.key().as_str();
         assert_eq!((problems(key, ELECTION), problems(key, MAIN)), (1, 0), "{key}");
     }
     assert_eq!(
-        (problems("/l/{k}", ELECTION), problems("/{n}/{k}", ELECTION), problems("{n}/l/{k}", ELECTION)),
+        (
+            problems("/l/{k}", ELECTION),
+            problems("/{n}/{k}", ELECTION),
+            problems("{n}/l/{k}", ELECTION)
+        ),
         (1, 1, 0)
     );
     assert_eq!(problems("/l/{k}", "source = \"more\""), 0, "other locks, as far as that goes");
@@ -104,6 +126,9 @@ fn a_lock_that_has_its_gate_with_another_source_is_found_wherever_it_stands() {
         let key = lock.key().as_str();
         assert_eq!((problems(key, "more"), problems(key, "main")), (1, 0), "{key}");
     }
-    assert_eq!((problems("/l/{k}", "more"), problems("/{n}/{k}", "more"), problems("/m/{k}", "more")), (1, 1, 0));
+    assert_eq!(
+        (problems("/l/{k}", "more"), problems("/{n}/{k}", "more"), problems("/m/{k}", "more")),
+        (1, 1, 0)
+    );
     assert_eq!(problems("/other", "more"), 1, "the configuration in force has it with that source");
 }

@@ -99,20 +99,25 @@ async fn a_reload_is_answered_though_tls_files_are_not_read() {
     assert!(looks.try_recv().is_err(), "it has ended, or was begun again");
 }
 
-/// That many routes were checked and compared at once: the thread that hears signals and feeds the watchdog did nothing else for seconds.
+/// That many routes were checked and compared at once: the thread that hears signals and feeds the
+/// watchdog did nothing else for seconds.
 #[test]
 fn others_have_their_turn_while_a_file_is_checked_and_compared() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fencepost.toml");
     write(&path, "first");
-    let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    let runtime =
+        Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
         let (mut reloader, _reloads) = reloader(&path);
         let content = Ok(fs::read_to_string(&path).unwrap());
         let (go_on, told) = channel::<()>();
         spawn_blocking(move || told.recv()); // There is no other thread for what takes its time.
         let mut reload = pin!(reloader.put_in_force(&content));
-        assert!(poll_fn(|context| Poll::Ready(reload.as_mut().poll(context).is_pending())).await, "it is done already");
+        assert!(
+            poll_fn(|context| Poll::Ready(reload.as_mut().poll(context).is_pending())).await,
+            "it is done already"
+        );
         drop(go_on);
         assert_eq!(reload.await, Ok(Outcome::Unchanged { generation: 1 }));
     });

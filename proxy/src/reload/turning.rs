@@ -1,12 +1,14 @@
-//! Finds the routes that only watched, and whose requests a new configuration judges, and has its routes wait for those.
-//! The waiting itself is in `let_past.rs`.
+//! Finds the routes that only watched, and whose requests a new configuration judges, and has its
+//! routes wait for those. The waiting itself is in `let_past.rs`.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fencepost_config::{Config, CoverIndex, Lock, LockIndex, LockTemplate, Mode, OverlapIndex, Route};
+use fencepost_config::{
+    Config, CoverIndex, Lock, LockIndex, LockTemplate, Mode, OverlapIndex, Route,
+};
 
 use crate::generation::Generation;
 use crate::let_past::LetPast;
@@ -16,8 +18,8 @@ use crate::let_past::LetPast;
 pub(super) struct Earlier(Vec<Weak<Generation>>);
 
 impl Earlier {
-    /// Closes each route that only watched and whose like `new` judges. The routes of `new` that may have a lock in common with it wait
-    /// for what it let past: that may be anybody's.
+    /// Closes each route that only watched and whose like `new` judges. The routes of `new` that
+    /// may have a lock in common with it wait for what it let past: that may be anybody's.
     pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Generation>, new: &mut Generation) {
         self.0.retain(|earlier| earlier.strong_count() > 0);
         self.0.push(Arc::downgrade(old));
@@ -26,9 +28,13 @@ impl Earlier {
         let judging = LazyCell::new(|| CoverIndex::new(config.routes.iter()));
         let locks = LazyCell::new(|| LockIndex::new(enforcing.iter().map(|(_, lock)| *lock)));
         let mut waits: HashMap<(usize, &str), Vec<Weak<LetPast>>> = HashMap::new();
-        for generation in self.generations().filter(|generation| generation.config.routes.iter().any(only_watches)) {
+        for generation in self
+            .generations()
+            .filter(|generation| generation.config.routes.iter().any(only_watches))
+        {
             let watching = Watching::new(&generation.config, &judging);
-            // Those of its routes that have turned, and how long the worker may go on with what they let past.
+            // Those of its routes that have turned, and how long the worker may go on with what
+            // they let past.
             let mut turned: BTreeMap<usize, Duration> = BTreeMap::new();
             for (index, lock) in &enforcing {
                 let route = &config.routes[*index];
@@ -39,18 +45,21 @@ impl Earlier {
                 }
             }
             for (watched, counts_for) in turned {
-                let (mode, let_past) = (&generation.config.routes[watched].mode, &generation.routes[watched].let_past);
+                let (mode, let_past) =
+                    (&generation.config.routes[watched].mode, &generation.routes[watched].let_past);
                 let (Some(lock), Some(let_past)) = (mode.lock(), let_past) else { continue };
                 if let_past.close(counts_for) {
                     for number in locks.overlapping(&lock.key) {
                         let waiting = enforcing[number].1;
-                        let passes = waits.entry((waiting.source, waiting.key.as_str())).or_default();
+                        let passes =
+                            waits.entry((waiting.source, waiting.key.as_str())).or_default();
                         passes.push(Arc::downgrade(let_past));
                     }
                 }
             }
         }
-        let waits: HashMap<_, Arc<[_]>> = waits.into_iter().map(|(lock, passes)| (lock, passes.into())).collect();
+        let waits: HashMap<_, Arc<[_]>> =
+            waits.into_iter().map(|(lock, passes)| (lock, passes.into())).collect();
         for (index, lock) in enforcing {
             let earlier = waits.get(&(lock.source, lock.key.as_str()));
             new.routes[index].earlier = earlier.map(Arc::clone).unwrap_or_default();
@@ -96,7 +105,11 @@ impl<'o> Watching<'o> {
         });
         let routes: Vec<_> = routes.collect();
         Watching {
-            by_name: routes.iter().enumerate().map(|(number, (_, route, _))| (route.name.as_str(), number)).collect(),
+            by_name: routes
+                .iter()
+                .enumerate()
+                .map(|(number, (_, route, _))| (route.name.as_str(), number))
+                .collect(),
             overlaps: OverlapIndex::new(routes.iter().map(|(_, route, _)| *route)),
             old: CoverIndex::new(old.routes.iter()),
             takers: routes.iter().map(|(_, route, _)| new.first_that_takes_all_of(route)).collect(),
@@ -104,8 +117,8 @@ impl<'o> Watching<'o> {
         }
     }
 
-    /// Those, by index, of what the route of that index in the new configuration, which judges by that lock, takes by now; and the keys of
-    /// their locks.
+    /// Those, by index, of what the route of that index in the new configuration, which judges by
+    /// that lock, takes by now; and the keys of their locks.
     fn turned(&self, index: usize, judging: &Route, lock: &Lock) -> Vec<(usize, &'o LockTemplate)> {
         // The same route judges what it has let past, whatever it takes by now.
         let its_own = self.by_name.get(judging.name.as_str()).copied();

@@ -11,7 +11,8 @@ type Written = (String, Option<&'static str>, &'static str, &'static str);
 
 /// The routes of these names.
 fn config(routes: &[(usize, Written)]) -> Config {
-    let mut text = "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n".to_owned();
+    let mut text =
+        "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n".to_owned();
     for (name, (path, host, mode, key)) in routes {
         let host = host.map(|host| format!("host = {host:?}\n")).unwrap_or_default();
         let more = "upstream = \"http://127.0.0.1:9\"\nlock_header = \"l\"";
@@ -25,7 +26,12 @@ fn config(routes: &[(usize, Written)]) -> Config {
 fn written() -> impl Strategy<Value = Written> {
     let host = select(vec![None, None, Some("h"), Some("other")]);
     let mode = select(vec!["shadow", "shadow", "enforce", "enforce", "off"]);
-    ("(/(a|A|b|[{]x[}])){1,3}/?", host, mode, select(vec!["/a", "/b", "/{n}", "/a-{n}", "/a/b", "/{n}/b"]))
+    (
+        "(/(a|A|b|[{]x[}])){1,3}/?",
+        host,
+        mode,
+        select(vec!["/a", "/b", "/{n}", "/a-{n}", "/a/b", "/{n}/b"]),
+    )
         .prop_filter("captures nothing twice", |(path, ..)| path.matches("{x}").count() < 2)
 }
 

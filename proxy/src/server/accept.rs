@@ -63,8 +63,8 @@ pub(super) struct ThreadHandle {
 
 /// Accepts connections of `listener` from when the server begins until it closes.
 ///
-/// When all slots are taken by connections with requests, or the system is out of descriptors, clients wait in the kernel's
-/// queue, the first of them in our hand.
+/// When all slots are taken by connections with requests, or the system is out of descriptors,
+/// clients wait in the kernel's queue, the first of them in our hand.
 pub(super) async fn accept_loop(
     listener: Listener,
     workers: Vec<ThreadHandle>,
@@ -74,7 +74,9 @@ pub(super) async fn accept_loop(
     let Listener { address, socket, file: _file, tls } = listener;
     let listening = match address {
         ListenAddress::Tcp(_) => Listening::Tcp(tokio::net::TcpListener::from_std(socket.into())?),
-        ListenAddress::Unix(_) => Listening::Unix(tokio::net::UnixListener::from_std(socket.into())?),
+        ListenAddress::Unix(_) => {
+            Listening::Unix(tokio::net::UnixListener::from_std(socket.into())?)
+        }
     };
     let mut begun = stage.clone();
     let accepting = async {
@@ -95,7 +97,8 @@ pub(super) async fn accept_loop(
             let slot = limiter.slot(share).await;
             let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
             let worker = least.expect("there is a worker thread");
-            let accepted = Accepted { stream, tls: tls.clone(), counted: CountedIn::new(&worker.load), slot };
+            let accepted =
+                Accepted { stream, tls: tls.clone(), counted: CountedIn::new(&worker.load), slot };
             let _ = worker.connections.send(Box::new(accepted)); // A thread that has ended closes it by dropping it.
         }
     };
@@ -121,7 +124,9 @@ impl Listening {
                 stream.set_nodelay(true)?;
                 Ok(AcceptedStream::Tcp(stream.into_std()?, peer))
             }
-            Listening::Unix(listener) => Ok(AcceptedStream::Unix(listener.accept().await?.0.into_std()?)),
+            Listening::Unix(listener) => {
+                Ok(AcceptedStream::Unix(listener.accept().await?.0.into_std()?))
+            }
         }
     }
 }

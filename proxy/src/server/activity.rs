@@ -1,4 +1,5 @@
-//! Counts what keeps a connection from being idle. Holds the connection's slot for as long as any of that goes on.
+//! Counts what keeps a connection from being idle. Holds the connection's slot for as long as any
+//! of that goes on.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -11,7 +12,8 @@ use super::connection_limiter::Slot;
 use super::idle_connections::TrackedConnection;
 use super::limits::Closing;
 
-/// What goes on on one connection. Shared by the connection and, beyond its end, by its requests that are still at the worker.
+/// What goes on on one connection. Shared by the connection and, beyond its end, by its requests
+/// that are still at the worker.
 pub(super) struct Activity {
     counts: Cell<Counts>,
     tracked: TrackedConnection,

@@ -8,7 +8,8 @@ use http_body::Body;
 
 use crate::wire::Socket;
 
-/// Takes a client's connection over after a `101 Switching Protocols`: the socket, and what was read of it already.
+/// Takes a client's connection over after a `101 Switching Protocols`: the socket, and what was
+/// read of it already.
 ///
 /// A box of its own, since protocols are switched once per connection.
 pub type Tunnel = Box<dyn FnOnce(Socket, Bytes) -> Pin<Box<dyn Future<Output = TunnelEnd>>>>;
@@ -23,8 +24,11 @@ pub enum TunnelEnd {
 }
 
 /// The body of a response.
-pub trait AnswerBody: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + 'static {
-    /// Returns what takes the connection over once the head of this response is out. Called for responses with status 101 only.
+pub trait AnswerBody:
+    Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + 'static
+{
+    /// Returns what takes the connection over once the head of this response is out. Called for
+    /// responses with status 101 only.
     fn take_tunnel(&mut self) -> Option<Tunnel> {
         None
     }

@@ -1,4 +1,5 @@
-//! Who is at the other end of a connection: its address, its protocol, and the names in its certificate.
+//! Who is at the other end of a connection: its address, its protocol, and the names in its
+//! certificate.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! What the requests of one client connection share: who the client is, and what the connection is doing.
+//! What the requests of one client connection share: who the client is, and what the connection is
+//! doing.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -28,7 +29,8 @@ pub struct Connection {
     pub(super) activity: Rc<Activity>,
     /// Requests so far.
     pub(super) requests: Cell<u64>,
-    /// The last request whose body was held back and not asked for: the connection ends with its response. 0: none.
+    /// The last request whose body was held back and not asked for: the connection ends with its
+    /// response. 0: none.
     pub(super) unasked: Cell<u64>,
     /// On HTTP/1: how far its requests were read.
     pub(super) progress: Progress,
@@ -85,19 +87,21 @@ impl Connection {
         self.tls.is_some()
     }
 
-    /// The names in the client's certificate, which the handshake has verified. `None` in the clear, and where the client
-    /// has shown none.
+    /// The names in the client's certificate, which the handshake has verified. `None` in the
+    /// clear, and where the client has shown none.
     pub fn peer(&self) -> Option<&Rc<PeerNames>> {
         self.tls.as_ref()?.names.as_ref()
     }
 
-    /// The client's address as `X-Forwarded-For` has it, written once per connection. Unix sockets have none.
+    /// The client's address as `X-Forwarded-For` has it, written once per connection. Unix sockets
+    /// have none.
     pub fn forwarded_for(&self) -> Option<&HeaderValue> {
         self.forwarded_for.as_ref()
     }
 
-    /// Counts a request as under way for as long as the guard lives, even when the connection has ended: until then the
-    /// connection keeps its slot, and on HTTP/2 the request its place among the streams.
+    /// Counts a request as under way for as long as the guard lives, even when the connection has
+    /// ended: until then the connection keeps its slot, and on HTTP/2 the request its place among
+    /// the streams.
     pub fn under_way(&self) -> UnderWay {
         self.activity.under_way()
     }

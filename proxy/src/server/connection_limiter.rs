@@ -1,5 +1,5 @@
-//! Limits how many connections a server has, in all and from each client, and counts those that a limit closed.
-//! Which connection makes room is up to [`IdleConnections`].
+//! Limits how many connections a server has, in all and from each client, and counts those that a
+//! limit closed. Which connection makes room is up to [`IdleConnections`].
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -57,7 +57,8 @@ impl ConnectionLimiter {
         })
     }
 
-    /// Counts a connection as one of its client's. `None`, and counted as refused, if the client has too many.
+    /// Counts a connection as one of its client's. `None`, and counted as refused, if the client
+    /// has too many.
     pub(super) fn admit(self: &Arc<Self>, client: ClientAddress) -> Option<ClientShare> {
         let network = Network::of(client);
         if let Some(network) = network {
@@ -72,12 +73,17 @@ impl ConnectionLimiter {
         Some(ClientShare { limiter: Arc::clone(self), network })
     }
 
-    /// Waits for a slot. While there is none, the connections that have been idle the longest are closed.
+    /// Waits for a slot. While there is none, the connections that have been idle the longest are
+    /// closed.
     pub(super) async fn slot(&self, share: ClientShare) -> Slot {
         let slots = Arc::clone(&self.slots);
         let free = match Arc::clone(&slots).try_acquire_owned() {
             Ok(free) => free,
-            Err(_) => self.idle.evict_until(slots.acquire_owned()).await.expect("nobody closes the semaphore"),
+            Err(_) => self
+                .idle
+                .evict_until(slots.acquire_owned())
+                .await
+                .expect("nobody closes the semaphore"),
         };
         Slot { share, _free: free }
     }
@@ -143,7 +149,8 @@ mod tests {
 
     #[tokio::test]
     async fn clients_are_counted_by_ipv4_address_or_ipv6_network() {
-        let limits = Limits { connections_max: 100, connections_per_client_max: 1, ..Limits::default() };
+        let limits =
+            Limits { connections_max: 100, connections_per_client_max: 1, ..Limits::default() };
         let limiter = ConnectionLimiter::new(&limits);
         let held = [
             tcp("192.0.2.1:1"),
@@ -154,7 +161,9 @@ mod tests {
             ClientAddress::Unix,
         ];
         let held = held.map(|client| limiter.admit(client).expect("the first of its client"));
-        for client in ["192.0.2.1:2", "[::ffff:192.0.2.2]:3", "[2001:db8::ffff]:4", "[2001:db8:0:1:8000::]:5"] {
+        for client in
+            ["192.0.2.1:2", "[::ffff:192.0.2.2]:3", "[2001:db8::ffff]:4", "[2001:db8:0:1:8000::]:5"]
+        {
             assert!(limiter.admit(tcp(client)).is_none(), "{client}");
         }
         assert_eq!(limiter.refused(), 4);

@@ -1,4 +1,5 @@
-//! The beginning of a connection: the TLS handshake, if there is one, and the first bytes, which tell the protocol.
+//! The beginning of a connection: the TLS handshake, if there is one, and the first bytes, which
+//! tell the protocol.
 
 use std::io;
 
@@ -27,7 +28,8 @@ pub(super) struct Begun {
 /// Waits for the first bytes of a connection.
 ///
 /// # Errors
-/// If they don't come, or no handshake comes about; with the limit that was passed, if it is one of those that are counted.
+/// If they don't come, or no handshake comes about; with the limit that was passed, if it is one of
+/// those that are counted.
 pub(super) async fn first_bytes(
     stream: AcceptedStream,
     tls: Option<ListenerTls>,
@@ -42,7 +44,9 @@ pub(super) async fn first_bytes(
         }
     };
     let since = Instant::now();
-    let sniffed = timeout(limits.header_timeout, protocol(&socket)).await.map_err(|_| Some(Closing::Header))?;
+    let sniffed = timeout(limits.header_timeout, protocol(&socket))
+        .await
+        .map_err(|_| Some(Closing::Header))?;
     let protocol = negotiated.unwrap_or(sniffed.ok_or(None)?);
     Ok(Begun { socket, client: (address, protocol, tls), since })
 }
@@ -52,11 +56,14 @@ fn register(stream: AcceptedStream) -> io::Result<(Transport, ClientAddress)> {
         AcceptedStream::Tcp(stream, peer) => {
             (tokio::net::TcpStream::from_std(stream)?.into(), ClientAddress::Tcp(peer))
         }
-        AcceptedStream::Unix(stream) => (tokio::net::UnixStream::from_std(stream)?.into(), ClientAddress::Unix),
+        AcceptedStream::Unix(stream) => {
+            (tokio::net::UnixStream::from_std(stream)?.into(), ClientAddress::Unix)
+        }
     })
 }
 
-/// Reads the first bytes, tells the protocol by them, and gives them back to the socket. `None` if the client closed.
+/// Reads the first bytes, tells the protocol by them, and gives them back to the socket. `None` if
+/// the client closed.
 ///
 /// hyper-util's own detection costs 8 KiB for each connection as long as it lives.
 async fn protocol(socket: &Socket) -> Option<Protocol> {

@@ -1,5 +1,6 @@
-//! Counts the frames of an HTTP/2 client, and ends the connection of a client that floods us with cheap ones.
-//! Looks at their number and kind alone. h2 bounds the memory that frames take, but not their number.
+//! Counts the frames of an HTTP/2 client, and ends the connection of a client that floods us with
+//! cheap ones. Looks at their number and kind alone. h2 bounds the memory that frames take, but not
+//! their number.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +19,8 @@ use crate::wire::Socket;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Control frames that one request calls for: windows, acknowledgements, a ping.
 const PER_REQUEST: f64 = 8.0;
-/// Control frames that one piece of a response calls for: grpc-go opens the connection's window for each piece, and sends a PING.
+/// Control frames that one piece of a response calls for: grpc-go opens the connection's window for
+/// each piece, and sends a PING.
 const PER_PIECE: f64 = 2.0;
 /// Bytes, either way, that call for one.
 const BYTES_PER_FRAME: f64 = 1024.0;
@@ -99,8 +101,9 @@ impl Counter {
             bytes = &bytes[taken..];
             if self.filled == HEAD_BYTES {
                 self.filled = 0;
-                self.skip =
-                    usize::from(self.head[0]) << 16 | usize::from(self.head[1]) << 8 | usize::from(self.head[2]);
+                self.skip = usize::from(self.head[0]) << 16
+                    | usize::from(self.head[1]) << 8
+                    | usize::from(self.head[2]);
                 self.count_frame()?;
             }
         }
@@ -141,12 +144,17 @@ impl Counted {
 }
 
 impl AsyncRead for Counted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
         let (moved, pieces) = (self.socket.bytes_moved(), self.connection.sent.take_pieces());
         self.counter.add_pieces(pieces);
-        if let Err(closing) = self.counter.count(&buffer.filled()[before..], moved, Instant::now()) {
+        if let Err(closing) = self.counter.count(&buffer.filled()[before..], moved, Instant::now())
+        {
             self.connection.exceeded.set(Some(closing));
             return Poll::Ready(Err(io::Error::other("more frames than a client may send")));
         }
@@ -171,21 +179,27 @@ mod tests {
     /// A counter behind the preface, and the time at which it was made.
     fn counter(resets_max: u32, control_frames_max: u32) -> (Counter, Instant) {
         let now = Instant::now();
-        let mut counter = Counter::new(&Limits { resets_max, control_frames_max, ..Limits::default() }, now);
+        let mut counter =
+            Counter::new(&Limits { resets_max, control_frames_max, ..Limits::default() }, now);
         counter.count(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0, now).unwrap();
         (counter, now)
     }
 
     #[test]
     fn frames_are_counted_however_their_bytes_arrive() {
-        let bytes: Vec<u8> =
-            (0..40).flat_map(|size| [frame(PING, 0, size), frame(DATA, 0, 1 + size)].concat()).collect();
+        let bytes: Vec<u8> = (0..40)
+            .flat_map(|size| [frame(PING, 0, size), frame(DATA, 0, 1 + size)].concat())
+            .collect();
         for piece in [1, 2, 7, 9, 10, bytes.len()] {
             let (mut counter, now) = counter(1, 40);
             for piece in bytes.chunks(piece) {
                 counter.count(piece, 0, now).unwrap();
             }
-            assert_eq!(counter.count(&frame(PING, 0, 8), 0, now), Err(Closing::ControlFrames), "in pieces of {piece}");
+            assert_eq!(
+                counter.count(&frame(PING, 0, 8), 0, now),
+                Err(Closing::ControlFrames),
+                "in pieces of {piece}"
+            );
         }
     }
 

@@ -15,7 +15,8 @@ use super::lingering_close;
 use super::listener::ListenerTls;
 use crate::wire::{Socket, Transport};
 
-/// Protocols inside of TLS, the preferred first. A client that offers others only is refused in the handshake.
+/// Protocols inside of TLS, the preferred first. A client that offers others only is refused in the
+/// handshake.
 pub const ALPN: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 
 /// The response to HTTP in the clear on a TLS listener.
@@ -87,7 +88,9 @@ impl HandshakeFailure {
         // The last: the authority has not signed its revocation list, for example.
         let of_certificate = matches!(
             error,
-            Error::NoCertificatesPresented | Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_)
+            Error::NoCertificatesPresented
+                | Error::InvalidCertificate(_)
+                | Error::InvalidCertRevocationList(_)
         );
         if of_certificate {
             HandshakeFailure::Certificate
@@ -167,12 +170,18 @@ async fn accept(transport: Transport, tls: &ServerTls) -> Result<Established, Fa
         }
         Ok(Some(_)) => {}
         // With a reset, some.
-        Ok(None) | Err(_) => return Err(Failed { why: HandshakeFailure::Closed, error: None, still_open: None }),
+        Ok(None) | Err(_) => {
+            return Err(Failed { why: HandshakeFailure::Closed, error: None, still_open: None });
+        }
     }
     let accepting = TlsAcceptor::from(tls.config()).accept(transport).into_fallible();
     let stream = accepting.await.map_err(|(error, transport)| {
         // The alert has been written: the client is to hear it.
-        Failed { why: HandshakeFailure::of(&error), error: Some(error), still_open: Some((transport, &[])) }
+        Failed {
+            why: HandshakeFailure::of(&error),
+            error: Some(error),
+            still_open: Some((transport, &[])),
+        }
     })?;
     established(stream)
 }

@@ -24,7 +24,8 @@ pub(super) struct IdleConnections {
     started: Instant,
     open: Mutex<HashMap<u64, Arc<Entry>>>,
     next_id: AtomicU64,
-    /// The connections that were idle the longest at the last look, oldest first. Those that became idle later are newer.
+    /// The connections that were idle the longest at the last look, oldest first. Those that became
+    /// idle later are newer.
     candidates: tokio::sync::Mutex<VecDeque<(u64, Arc<Entry>)>>,
     /// Whether a client waits for another's slot.
     is_wanted: AtomicBool,
@@ -34,7 +35,8 @@ pub(super) struct IdleConnections {
 
 /// A connection as other threads see it.
 struct Entry {
-    /// Since when the connection is idle, in microseconds after the server's start; or [`BUSY`], or [`EVICTED`].
+    /// Since when the connection is idle, in microseconds after the server's start; or [`BUSY`], or
+    /// [`EVICTED`].
     state: AtomicU64,
     task: Waker,
 }
@@ -51,7 +53,8 @@ impl IdleConnections {
         }
     }
 
-    /// Tracks a connection, which is idle from now on. `task` is the waker of the task that serves it.
+    /// Tracks a connection, which is idle from now on. `task` is the waker of the task that serves
+    /// it.
     pub(super) fn track(self: &Arc<Self>, task: Waker) -> TrackedConnection {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let entry = Arc::new(Entry { state: AtomicU64::new(BUSY), task });
@@ -66,7 +69,8 @@ impl IdleConnections {
         self.open().values().for_each(|entry| entry.task.wake_by_ref());
     }
 
-    /// Evicts connections, the one that has been idle the longest first, until `freed` completes. Where none is idle, it waits.
+    /// Evicts connections, the one that has been idle the longest first, until `freed` completes.
+    /// Where none is idle, it waits.
     pub(super) async fn evict_until<T>(&self, freed: impl Future<Output = T>) -> T {
         let mut candidates = self.candidates.lock().await; // One client after the other.
         let (mut freed, mut evicted) = (pin!(freed), None::<Arc<Entry>>);
@@ -94,7 +98,11 @@ impl IdleConnections {
             }
             while let Some((since, entry)) = candidates.pop_front() {
                 // Another state: it has had a request, and is not the oldest any more.
-                if entry.state.compare_exchange(since, EVICTED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                if entry
+                    .state
+                    .compare_exchange(since, EVICTED, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok()
+                {
                     entry.task.wake_by_ref();
                     return Some(entry);
                 }
@@ -108,7 +116,10 @@ impl IdleConnections {
         let with_state = open.values().map(|entry| (entry.state.load(Ordering::SeqCst), entry));
         let mut idle: Vec<_> = with_state.filter(|(state, _)| *state < EVICTED).collect();
         idle.sort_unstable_by_key(|(since, _)| *since);
-        idle.into_iter().take(CANDIDATES_MAX).map(|(since, entry)| (since, Arc::clone(entry))).collect()
+        idle.into_iter()
+            .take(CANDIDATES_MAX)
+            .map(|(since, entry)| (since, Arc::clone(entry)))
+            .collect()
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Entry>>> {

@@ -1,5 +1,6 @@
-//! Closes a connection whose client may still be writing: our side ends first, and what the client sends is read for a while.
-//! Closed at once, the connection would be reset, and the last response lost.
+//! Closes a connection whose client may still be writing: our side ends first, and what the client
+//! sends is read for a while. Closed at once, the connection would be reset, and the last response
+//! lost.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -10,7 +11,8 @@ use crate::wire::Socket;
 /// HTTP/2's GOAWAY with ENHANCE_YOUR_CALM; any stream may have been looked at.
 pub(super) const CALM_DOWN: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0b";
 
-/// Whether the client has sent, or may send, what is not read any more. `read_on` is what was read behind the last request.
+/// Whether the client has sent, or may send, what is not read any more. `read_on` is what was read
+/// behind the last request.
 pub(super) fn is_called_for(connection: &Connection, read_on: &[u8]) -> bool {
     // A client that was not asked for a body may send it all the same, after a wait.
     if connection.progress.rejected().is_some() || connection.unasked.get() > 0 {
@@ -29,7 +31,8 @@ pub(super) async fn with_client(connection: &Connection, last_word: &[u8]) {
     }
 }
 
-/// Writes a last word and ends our side, then reads what the client sends until it closes, or a limit is reached.
+/// Writes a last word and ends our side, then reads what the client sends until it closes, or a
+/// limit is reached.
 pub(super) async fn linger(mut socket: Socket, last_word: &[u8], limits: &Limits) {
     let lingering = async {
         if socket.write_all(last_word).await.is_err() || socket.flush().await.is_err() {

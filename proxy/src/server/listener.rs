@@ -77,7 +77,9 @@ pub enum BindError {
         path: PathBuf,
     },
     /// A socket that the service manager was to pass is not there, or is of no use.
-    #[error("no socket named {name:?} (FileDescriptorName=) was passed to this process that can be listened on")]
+    #[error(
+        "no socket named {name:?} (FileDescriptorName=) was passed to this process that can be listened on"
+    )]
     NotPassed {
         /// Its name.
         name: String,
@@ -97,15 +99,18 @@ pub enum BindError {
 impl Listener {
     /// Binds `address`.
     ///
-    /// Not with `SO_REUSEPORT`: a second process would silently take half of the connections past the gate.
+    /// Not with `SO_REUSEPORT`: a second process would silently take half of the connections past
+    /// the gate.
     ///
     /// # Errors
     ///
-    /// If a process listens there, if a file that is no socket is there, or if the system does not let us. The file of
-    /// a unix socket whose process is gone is replaced.
+    /// If a process listens there, if a file that is no socket is there, or if the system does not
+    /// let us. The file of a unix socket whose process is gone is replaced.
     pub fn bind(address: &ListenAddress) -> Result<Listener, BindError> {
         match address {
-            ListenAddress::Tcp(tcp) => Listener::bind_tcp(*tcp).map_err(|error| refused(address, error)),
+            ListenAddress::Tcp(tcp) => {
+                Listener::bind_tcp(*tcp).map_err(|error| refused(address, error))
+            }
             ListenAddress::Unix(path) => Listener::bind_unix(path),
         }
     }
@@ -148,8 +153,9 @@ impl Listener {
         Listener { tls, ..self }
     }
 
-    /// Has the system end a connection whose client has not acknowledged, or not taken, what it was sent for so long: it may be gone, with its
-    /// machine. Connections have that of their listener (tcp(7), `TCP_USER_TIMEOUT`).
+    /// Has the system end a connection whose client has not acknowledged, or not taken, what it was
+    /// sent for so long: it may be gone, with its machine. Connections have that of their listener
+    /// (tcp(7), `TCP_USER_TIMEOUT`).
     pub fn with_silence_max(self, silence_max: Duration) -> Listener {
         let _ = self.socket.set_tcp_user_timeout(Some(silence_max)); // Not on a unix socket, where the system sees the client's end.
         self
@@ -186,7 +192,8 @@ fn listen(socket: &Socket) -> io::Result<()> {
     socket.listen(BACKLOG)
 }
 
-/// Sets what a listening socket's connections are to have, which they take over as their clients connect.
+/// Sets what a listening socket's connections are to have, which they take over as their clients
+/// connect.
 pub(super) fn prepare(socket: &Socket) -> io::Result<()> {
     write_little_ahead(&SockRef::from(socket));
     keep_alive(&SockRef::from(socket));
@@ -255,7 +262,10 @@ mod tests {
         let address = ListenAddress::Tcp("127.0.0.1:0".parse().unwrap());
         let listener = Listener::bind(&address).unwrap().with_silence_max(silence_max);
         listener.socket.set_nonblocking(false).unwrap();
-        let _client = std::net::TcpStream::connect(listener.socket.local_addr().unwrap().as_socket().unwrap()).unwrap();
+        let _client = std::net::TcpStream::connect(
+            listener.socket.local_addr().unwrap().as_socket().unwrap(),
+        )
+        .unwrap();
         let (accepted, _) = listener.socket.accept().unwrap();
         assert_eq!(accepted.tcp_user_timeout().unwrap(), Some(silence_max));
     }

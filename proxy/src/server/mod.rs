@@ -1,8 +1,10 @@
-//! The server side: bound addresses, worker threads, and one task per client connection that serves it with a tower service.
+//! The server side: bound addresses, worker threads, and one task per client connection that serves
+//! it with a tower service.
 //!
-//! A request reaches the service as `Box<http::Request<ClientBody>>`. What is known of its connection (who the client is,
-//! which protocol it uses) hangs on the body, [`ClientBody::connection`]: a field costs nothing, where an entry in
-//! the request's extensions would cost two allocations per request.
+//! A request reaches the service as `Box<http::Request<ClientBody>>`. What is known of its
+//! connection (who the client is, which protocol it uses) hangs on the body,
+//! [`ClientBody::connection`]: a field costs nothing, where an entry in the request's extensions
+//! would cost two allocations per request.
 
 mod accept;
 mod activity;

@@ -1,4 +1,5 @@
-//! Sockets that were bound for this process before it began, as systemd does it (`LISTEN_FDS`, `LISTEN_FDNAMES`).
+//! Sockets that were bound for this process before it began, as systemd does it (`LISTEN_FDS`,
+//! `LISTEN_FDNAMES`).
 
 use std::io;
 
@@ -12,7 +13,8 @@ pub struct PassedSockets {
     sockets: ListenFd,
     /// Their names, in the same order.
     names: Vec<String>,
-    /// Whether the environment says that they are for this process: it may have been handed on by a parent.
+    /// Whether the environment says that they are for this process: it may have been handed on by a
+    /// parent.
     are_ours: bool,
 }
 
@@ -20,7 +22,8 @@ impl PassedSockets {
     /// The sockets that the environment names. To be called once: a second call finds none.
     pub fn of_environment() -> PassedSockets {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
-        let are_ours = std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string());
+        let are_ours =
+            std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string());
         let names = names.split(':').map(str::to_owned).collect();
         PassedSockets { sockets: ListenFd::from_env(), names, are_ours }
     }
@@ -35,7 +38,10 @@ impl PassedSockets {
         let mut taken = Vec::new();
         for index in indices {
             let listener = self.listener(index);
-            taken.extend(listener.map_err(|source| BindError::NotPassed { name: name.to_owned(), source })?);
+            taken.extend(
+                listener
+                    .map_err(|source| BindError::NotPassed { name: name.to_owned(), source })?,
+            );
         }
         if taken.is_empty() {
             let source = io::Error::new(io::ErrorKind::NotFound, "none of that name");
@@ -44,13 +50,14 @@ impl PassedSockets {
         Ok(taken)
     }
 
-    /// Closes the listening sockets that were not taken, so that their clients are refused and don't wait. To be called when all
-    /// listeners are bound: no later configuration has others.
+    /// Closes the listening sockets that were not taken, so that their clients are refused and
+    /// don't wait. To be called when all listeners are bound: no later configuration has others.
     pub fn close_rest(mut self) {
         let ours = if self.are_ours { self.sockets.len() } else { 0 };
         for index in 0..ours {
             if let Ok(Some(listener)) = self.listener(index) {
-                let (name, address) = (self.names.get(index).map_or("unknown", String::as_str), listener.address());
+                let (name, address) =
+                    (self.names.get(index).map_or("unknown", String::as_str), listener.address());
                 tracing::warn!(
                     name,
                     %address,
@@ -66,7 +73,10 @@ impl PassedSockets {
         if let Ok(listener) = self.sockets.take_tcp_listener(index) {
             return listener.map(|listener| listening(listener.into())).transpose();
         }
-        self.sockets.take_unix_listener(index)?.map(|listener| listening(listener.into())).transpose()
+        self.sockets
+            .take_unix_listener(index)?
+            .map(|listener| listening(listener.into()))
+            .transpose()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The body of a client's request, with its timeouts and limits. An unwanted body is read and thrown away.
+//! The body of a client's request, with its timeouts and limits. An unwanted body is read and
+//! thrown away.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,13 +20,16 @@ use crate::wire::Alarm;
 
 /// The body of a client's request, and the connection it comes from.
 ///
-/// Dropping it before its end, as every refusal does, does not close the connection: what is here of it is read and thrown
-/// away, and what is still to come in the background, within [`Limits::discard_bytes_max`](super::Limits::discard_bytes_max) and
-/// [`discard_timeout`](super::Limits::discard_timeout). A client that writes its whole request before it reads would
-/// otherwise see a reset instead of the response. But a body that the client holds back until it sees `100 Continue`
-/// (`Expect`) is not asked for: the connection ends with the response, and what comes all the same is read behind that.
+/// Dropping it before its end, as every refusal does, does not close the connection: what is here
+/// of it is read and thrown away, and what is still to come in the background, within
+/// [`Limits::discard_bytes_max`](super::Limits::discard_bytes_max) and
+/// [`discard_timeout`](super::Limits::discard_timeout). A client that writes its whole request
+/// before it reads would otherwise see a reset instead of the response. But a body that the client
+/// holds back until it sees `100 Continue` (`Expect`) is not asked for: the connection ends with
+/// the response, and what comes all the same is read behind that.
 pub struct ClientBody {
-    /// `None` if there is none, or once it has ended, failed or been handed on. Boxed: each request would move the room for it.
+    /// `None` if there is none, or once it has ended, failed or been handed on. Boxed: each request
+    /// would move the room for it.
     incoming: Option<Box<WholeLength<Incoming>>>,
     connection: Rc<Connection>,
     /// The number of its request on the connection.
@@ -89,7 +93,9 @@ impl BodyError {
     /// What is wrong with the body.
     pub fn fault(&self) -> BodyFault {
         match self {
-            BodyError::Aborted(_) | BodyError::Malformed | BodyError::Truncated => BodyFault::Broken,
+            BodyError::Aborted(_) | BodyError::Malformed | BodyError::Truncated => {
+                BodyFault::Broken
+            }
             BodyError::Silent | BodyError::TooSlow => BodyFault::Slow,
             BodyError::TooLarge => BodyFault::Large,
         }
@@ -98,13 +104,25 @@ impl BodyError {
 
 impl ClientBody {
     /// The newest request of a connection, with its body.
-    pub(super) fn of_request(request: Request<Incoming>, connection: &Rc<Connection>) -> Box<Request<ClientBody>> {
-        let (connection, number, expects) = (Rc::clone(connection), connection.requests.get(), Expects::of(&request));
+    pub(super) fn of_request(
+        request: Request<Incoming>,
+        connection: &Rc<Connection>,
+    ) -> Box<Request<ClientBody>> {
+        let (connection, number, expects) =
+            (Rc::clone(connection), connection.requests.get(), Expects::of(&request));
         // Written where it stays: a request is large.
-        Box::write(Box::new_uninit(), request.map(|incoming| ClientBody::new(incoming, connection, number, expects)))
+        Box::write(
+            Box::new_uninit(),
+            request.map(|incoming| ClientBody::new(incoming, connection, number, expects)),
+        )
     }
 
-    fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, expects: Expects) -> ClientBody {
+    fn new(
+        incoming: Incoming,
+        connection: Rc<Connection>,
+        request: u64,
+        expects: Expects,
+    ) -> ClientBody {
         let mut body = ClientBody::empty(connection, request);
         body.has_known_length = incoming.size_hint().exact().is_some();
         body.incoming = (!incoming.is_end_stream()).then(|| Box::new(WholeLength::new(incoming)));
@@ -141,7 +159,8 @@ impl ClientBody {
         self.connection.limits.body_bytes_max.is_some_and(|max| bytes > max)
     }
 
-    /// Whether what has come of it by now shows that it will not come whole. Over HTTP/2 that is seen when it is read.
+    /// Whether what has come of it by now shows that it will not come whole. Over HTTP/2 that is
+    /// seen when it is read.
     pub fn is_malformed(&self) -> bool {
         self.connection.progress.has_rejected_body_of(self.request)
     }
@@ -156,7 +175,8 @@ impl ClientBody {
         self.expects == Expects::ContinueInVain
     }
 
-    /// Stops the timeout until the body is polled again: until then, its client is neither silent nor slow.
+    /// Stops the timeout until the body is polled again: until then, its client is neither silent
+    /// nor slow.
     pub fn rest(&mut self) {
         if let Some(since) = self.awaited_since.take() {
             self.awaited += since.elapsed();
@@ -168,7 +188,10 @@ impl ClientBody {
         &self.connection
     }
 
-    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_incoming(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
         self.expects = Expects::Nothing;
         match ready!(Pin::new(&mut **incoming).poll_frame(cx)) {
@@ -183,7 +206,11 @@ impl ClientBody {
             Some(Err(error)) => {
                 self.incoming = None;
                 let is_malformed = self.is_malformed();
-                Poll::Ready(Some(Err(if is_malformed { BodyError::Malformed } else { BodyError::Aborted(error) })))
+                Poll::Ready(Some(Err(if is_malformed {
+                    BodyError::Malformed
+                } else {
+                    BodyError::Aborted(error)
+                })))
             }
             None => {
                 let is_whole = is_whole(incoming, self.connection.protocol());
@@ -193,8 +220,8 @@ impl ClientBody {
         }
     }
 
-    /// Whether the client has kept us waiting for longer than what has come of its body allows. A body of unknown length
-    /// may pause.
+    /// Whether the client has kept us waiting for longer than what has come of its body allows. A
+    /// body of unknown length may pause.
     fn is_too_slow(&self) -> bool {
         let patience = self.connection.limits.patience(self.received);
         self.has_known_length && patience.is_some_and(|patience| self.awaited > patience)
@@ -209,7 +236,8 @@ impl ClientBody {
         if Pin::new(&mut unwanted).poll(&mut Context::from_waker(Waker::noop())).is_ready() {
             return;
         }
-        let (in_flight, discard_timeout) = (self.connection.activity.in_flight(), limits.discard_timeout);
+        let (in_flight, discard_timeout) =
+            (self.connection.activity.in_flight(), limits.discard_timeout);
         self.connection.background.spawn(async move {
             // Either way the body is dropped then: before its end, that closes the connection.
             let _ = tokio::time::timeout(discard_timeout, unwanted).await;
@@ -222,12 +250,19 @@ impl Body for ClientBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let polled = this.poll_incoming(cx);
         if polled.is_pending() {
             let since = *this.awaited_since.get_or_insert_with(Instant::now);
-            ready!(this.alarm.get_or_insert_default().poll(cx, since + this.connection.limits.body_timeout));
+            ready!(
+                this.alarm
+                    .get_or_insert_default()
+                    .poll(cx, since + this.connection.limits.body_timeout)
+            );
             this.rest();
             this.throw_rest_away();
             return Poll::Ready(Some(Err(BodyError::Silent)));
@@ -256,7 +291,8 @@ impl Drop for ClientBody {
             return;
         }
         if self.is_held_back() {
-            // Dropping it makes hyper respond without asking for it, and close: the client may send it all the same.
+            // Dropping it makes hyper respond without asking for it, and close: the client may send
+            // it all the same.
             self.connection.unasked.set(self.request);
             return;
         }
@@ -275,13 +311,14 @@ impl Expects {
         if is_continue(last.as_bytes()) {
             return Expects::Continue;
         }
-        let mut words = expectations.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        let mut words =
+            expectations.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
         if words.any(is_continue) { Expects::ContinueInVain } else { Expects::Nothing }
     }
 }
 
-/// Whether a body that hyper says has ended is whole: after an HTTP/2 reset with NO_ERROR hyper says so too, and a
-/// length that was announced may be left over.
+/// Whether a body that hyper says has ended is whole: after an HTTP/2 reset with NO_ERROR hyper
+/// says so too, and a length that was announced may be left over.
 fn is_whole(incoming: &WholeLength<Incoming>, protocol: Protocol) -> bool {
     match protocol {
         Protocol::Http1 => incoming.size_hint().exact().is_none_or(|left| left == 0),
@@ -328,15 +365,18 @@ mod tests {
     use super::*;
     use crate::wire::Socket;
 
-    /// HTTP/2's preface, empty SETTINGS, and the head of a `POST /` on stream 1 (RFC 7541, appendix A: 3, 6, 4 and the name 1).
+    /// HTTP/2's preface, empty SETTINGS, and the head of a `POST /` on stream 1 (RFC 7541, appendix
+    /// A: 3, 6, 4 and the name 1).
     const HTTP2_POST: &[u8] =
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x06\x01\x04\0\0\0\x01\x83\x86\x84\x41\x01a";
 
-    /// What goes on in the background for a client that sends that, once its request's body is dropped.
+    /// What goes on in the background for a client that sends that, once its request's body is
+    /// dropped.
     async fn goes_on_after(protocol: Protocol, sent: &[u8]) -> usize {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let (elsewhere, _its_client) = UnixStream::pair().unwrap();
-        let connection = Connection::for_tests(Limits::default(), Socket::downstream(elsewhere.into())).await;
+        let connection =
+            Connection::for_tests(Limits::default(), Socket::downstream(elsewhere.into())).await;
         let streams = Streams(Rc::clone(&connection));
         client.write_all(sent).await.unwrap();
         let goes_on = Rc::new(Cell::new(None));
@@ -344,7 +384,12 @@ mod tests {
         let refuses = service_fn(move |request: Request<Incoming>| {
             let (connection, noted) = (Rc::clone(&connection), Rc::clone(&noted));
             async move {
-                drop(ClientBody::new(request.into_body(), Rc::clone(&connection), 1, Expects::Nothing));
+                drop(ClientBody::new(
+                    request.into_body(),
+                    Rc::clone(&connection),
+                    1,
+                    Expects::Nothing,
+                ));
                 noted.set(Some(connection.background.running()));
                 Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
             }
@@ -370,11 +415,17 @@ mod tests {
 
     #[tokio::test]
     async fn task_discards_a_body_only_if_some_is_still_to_come() {
-        let http1 = |length: usize| format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n12345");
+        let http1 = |length: usize| {
+            format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n12345")
+        };
         let http2 = |flags: u8| [HTTP2_POST, &[0, 0, 5, 0, flags, 0, 0, 0, 1], b"12345"].concat();
         let here_and_to_come = async {
             assert_eq!(goes_on_after(Protocol::Http1, http1(5).as_bytes()).await, 0, "it is here");
-            assert_eq!(goes_on_after(Protocol::Http1, http1(6).as_bytes()).await, 1, "a byte is to come");
+            assert_eq!(
+                goes_on_after(Protocol::Http1, http1(6).as_bytes()).await,
+                1,
+                "a byte is to come"
+            );
             assert_eq!(goes_on_after(Protocol::Http2, &http2(1)).await, 0, "END_STREAM is here");
             assert_eq!(goes_on_after(Protocol::Http2, &http2(0)).await, 1, "its end is to come");
         };

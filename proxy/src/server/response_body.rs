@@ -1,4 +1,5 @@
-//! The body of a response on its way to hyper: keeps its request in flight until hyper has written it, over HTTP/2 until h2 has.
+//! The body of a response on its way to hyper: keeps its request in flight until hyper has written
+//! it, over HTTP/2 until h2 has.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -25,7 +26,9 @@ impl InFlightRequest {
         connection.requests.set(connection.requests.get() + 1);
         let in_flight = connection.activity.in_flight();
         match connection.protocol() {
-            Protocol::Http1 => InFlightRequest::Http1 { connection: Rc::clone(connection), _in_flight: in_flight },
+            Protocol::Http1 => {
+                InFlightRequest::Http1 { connection: Rc::clone(connection), _in_flight: in_flight }
+            }
             Protocol::Http2 => {
                 let sending = Sending::new(Rc::clone(connection), in_flight);
                 connection.newest.set(Some(Rc::clone(&sending)));
@@ -53,8 +56,8 @@ impl InFlightRequest {
 pub(super) struct ResponseBody<B: AnswerBody> {
     body: B,
     request: InFlightRequest,
-    /// Whether the connection's end is the body's, as with HTTP/1.0 and an unknown length: one that is cut off must not look
-    /// whole (RFC 9112, section 8).
+    /// Whether the connection's end is the body's, as with HTTP/1.0 and an unknown length: one that
+    /// is cut off must not look whole (RFC 9112, section 8).
     ends_with_connection: bool,
     /// Whether hyper has begun to read it, and there is more to come.
     is_amid: bool,
@@ -71,7 +74,8 @@ enum End {
     Trailers(Box<Frame<Piece>>),
 }
 
-/// The response to a request of that version. Puts its tunnel, if it has one, aside for when the connection leaves HTTP.
+/// The response to a request of that version. Puts its tunnel, if it has one, aside for when the
+/// connection leaves HTTP.
 pub(super) fn with_body<B: AnswerBody>(
     answer: Response<B>,
     to: Version,
@@ -83,7 +87,14 @@ pub(super) fn with_body<B: AnswerBody>(
             request.connection().tunnel.set(body.take_tunnel());
         }
         let ends_with_connection = to == Version::HTTP_10 && body.size_hint().exact().is_none();
-        ResponseBody { body, request, ends_with_connection, is_amid: false, kept_end: None, has_ended: false }
+        ResponseBody {
+            body,
+            request,
+            ends_with_connection,
+            is_amid: false,
+            kept_end: None,
+            has_ended: false,
+        }
     })
 }
 
@@ -101,7 +112,10 @@ impl<B: AnswerBody + Unpin> Body for ResponseBody<B> {
     type Data = Piece;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Self::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, Self::Error>>> {
         if self.kept_end.is_none() {
             let polled = Pin::new(&mut self.body).poll_frame(cx);
             self.is_amid = match &polled {
@@ -113,12 +127,14 @@ impl<B: AnswerBody + Unpin> Body for ResponseBody<B> {
             let frame = ready!(polled).transpose()?;
             let is_data = frame.as_ref().is_some_and(Frame::is_data);
             let keeps_end = !is_data && self.keeps_end();
-            let frame = frame.map(|frame| frame.map_data(|bytes| Piece::new(bytes, self.request.sending())));
+            let frame = frame
+                .map(|frame| frame.map_data(|bytes| Piece::new(bytes, self.request.sending())));
             if !keeps_end {
                 self.has_ended = !is_data;
                 return Poll::Ready(frame.map(Ok));
             }
-            self.kept_end = Some(frame.map_or(End::Nothing, |trailers| End::Trailers(Box::new(trailers))));
+            self.kept_end =
+                Some(frame.map_or(End::Nothing, |trailers| End::Trailers(Box::new(trailers))));
         }
         if let Some(sending) = self.request.sending() {
             ready!(sending.poll_sent(cx));

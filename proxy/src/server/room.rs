@@ -1,5 +1,5 @@
-//! What a connection and a request keep of memory, hyper's buffers aside: a process has tens of thousands of the ones, and an
-//! HTTP/2 client hundreds of the others.
+//! What a connection and a request keep of memory, hyper's buffers aside: a process has tens of
+//! thousands of the ones, and an HTTP/2 client hundreds of the others.
 
 use std::convert::Infallible;
 
@@ -26,7 +26,9 @@ struct Room {
 impl Room {
     fn with<A, S, B>(_stack: impl Fn(A) -> S) -> Room
     where
-        S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+        S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>
+            + Clone
+            + 'static,
         B: AnswerBody + Unpin,
     {
         Room {
@@ -45,7 +47,9 @@ fn of_request<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
     size_of::<F>()
 }
 
-fn of_future<A, B, C, S: hyper::service::Service<Request<Incoming>>>(_: impl Fn(A, B, C) -> S) -> usize {
+fn of_future<A, B, C, S: hyper::service::Service<Request<Incoming>>>(
+    _: impl Fn(A, B, C) -> S,
+) -> usize {
     size_of::<S::Future>()
 }
 

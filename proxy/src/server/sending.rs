@@ -1,6 +1,8 @@
 //! Resets HTTP/2 streams whose client has stopped reading the response, or reads it too slowly.
-//! Works per stream, because other streams keep the connection busy. What h2 has left of a response after its end was handed
-//! over can't be reset any more: [`ClientTimeout`](super::timeouts::ClientTimeout) looks after that, for the connection as a whole.
+//! Works per stream, because other streams keep the connection busy. What h2 has left of a response
+//! after its end was handed over can't be reset any more:
+//! [`ClientTimeout`](super::timeouts::ClientTimeout) looks after that, for the connection as a
+//! whole.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -16,11 +18,12 @@ use super::activity::InFlight;
 use super::connection::Connection;
 use crate::wire::Alarm;
 
-/// How much may be unsent of a response when its end is handed over. h2 takes the end of most responses with all of their data
-/// then: to keep it back costs a frame.
+/// How much may be unsent of a response when its end is handed over. h2 takes the end of most
+/// responses with all of their data then: to keep it back costs a frame.
 const UNSENT_AT_END_MAX: u64 = 4 * 1024;
 
-/// How far the response on one HTTP/2 stream is sent: h2 puts into frames what its client has room for.
+/// How far the response on one HTTP/2 stream is sent: h2 puts into frames what its client has room
+/// for.
 ///
 /// The request is in flight until all of that is sent.
 pub(super) struct Sending {
@@ -79,7 +82,11 @@ impl SentOnConnection {
 
     fn add(&self, bytes: u64) {
         let state = self.0.get();
-        self.0.set(ConnectionState { pieces: state.pieces + 1, bytes: state.bytes.wrapping_add(bytes), ..state });
+        self.0.set(ConnectionState {
+            pieces: state.pieces + 1,
+            bytes: state.bytes.wrapping_add(bytes),
+            ..state
+        });
     }
 
     fn leave(&self, change: isize) {
@@ -90,14 +97,20 @@ impl SentOnConnection {
 
 impl Sending {
     pub(super) fn new(connection: Rc<Connection>, in_flight: InFlight) -> Rc<Sending> {
-        Rc::new(Sending { connection, _in_flight: in_flight, state: Cell::default(), waker: Cell::default() })
+        Rc::new(Sending {
+            connection,
+            _in_flight: in_flight,
+            state: Cell::default(),
+            waker: Cell::default(),
+        })
     }
 
     pub(super) fn connection(&self) -> &Rc<Connection> {
         &self.connection
     }
 
-    /// Whether so much is unsent that the response's end is to be kept back, so that the stream can be reset.
+    /// Whether so much is unsent that the response's end is to be kept back, so that the stream can
+    /// be reset.
     pub(super) fn keeps_end(&self) -> bool {
         self.state.get().unsent > UNSENT_AT_END_MAX
     }
@@ -164,7 +177,8 @@ impl Sending {
     /// When the client has kept us waiting for too long, if it does.
     fn due(&self) -> Option<Instant> {
         let (state, limits) = (self.state.get(), &self.connection.limits);
-        let patience = limits.patience(state.sent).map(|patience| patience.saturating_sub(state.waited));
+        let patience =
+            limits.patience(state.sent).map(|patience| patience.saturating_sub(state.waited));
         Some(state.since? + patience.unwrap_or(limits.body_timeout).min(limits.body_timeout))
     }
 }
@@ -256,7 +270,9 @@ impl<F: Future> Future for InTime<F> {
         if stream.poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        let Some(due) = this.sending.as_ref().and_then(|sending| sending.due()) else { return Poll::Pending };
+        let Some(due) = this.sending.as_ref().and_then(|sending| sending.due()) else {
+            return Poll::Pending;
+        };
         if this.alarm.poll(cx, due).is_ready() {
             this.stream.set(None);
             return Poll::Ready(());
@@ -312,7 +328,11 @@ mod tests {
         let mut piece = piece(20_000, &sending);
         while piece.has_remaining() {
             tokio::time::advance(9 * SECOND).await;
-            assert!(sending.due().is_some_and(|due| due > Instant::now()), "{} bytes are left", piece.remaining());
+            assert!(
+                sending.due().is_some_and(|due| due > Instant::now()),
+                "{} bytes are left",
+                piece.remaining()
+            );
             piece.advance(1_000);
             assert!(sending.due().is_none_or(|due| due > Instant::now() + SECOND));
         }

@@ -47,8 +47,12 @@ impl<S> ThreadService<S> {
         ThreadService { service, on_unread_head: Box::new(|_, _| {}) }
     }
 
-    /// Calls `tell` for requests that the service never sees, because their heads could not be read.
-    pub fn on_unread_head(mut self, tell: impl Fn(ClientAddress, UnreadHead) + 'static) -> ThreadService<S> {
+    /// Calls `tell` for requests that the service never sees, because their heads could not be
+    /// read.
+    pub fn on_unread_head(
+        mut self,
+        tell: impl Fn(ClientAddress, UnreadHead) + 'static,
+    ) -> ThreadService<S> {
         self.on_unread_head = Box::new(tell);
         self
     }
@@ -96,8 +100,8 @@ pub struct Drained {
     pub cut: usize,
 }
 
-/// Makes ready to serve `listeners` on `threads` worker threads, each with a service of its own. Nobody is accepted before it
-/// [`begins`](Server::begin).
+/// Makes ready to serve `listeners` on `threads` worker threads, each with a service of its own.
+/// Nobody is accepted before it [`begins`](Server::begin).
 ///
 /// # Errors
 ///
@@ -110,7 +114,9 @@ pub fn serve<F, S, B>(
 ) -> io::Result<Server>
 where
     F: Fn(ThreadContext) -> ThreadService<S> + Send + Clone + 'static,
-    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + 'static,
     B: AnswerBody + Unpin,
 {
     let (stage, stage_seen) = watch::channel(Stage::Ready);
@@ -137,20 +143,24 @@ where
         starts.push((index, worker, limits.clone(), make_service.clone()));
     }
     let accepting = async move {
-        let loops =
-            listeners.into_iter().map(|one| accept_loop(one, workers.clone(), limiter.clone(), stage_seen.clone()));
+        let loops = listeners
+            .into_iter()
+            .map(|one| accept_loop(one, workers.clone(), limiter.clone(), stage_seen.clone()));
         for ended in futures_util::future::join_all(loops).await {
             if let Err(error) = ended {
                 tracing::error!(%error, "a listener cannot be watched");
             }
         }
     };
-    // A single worker thread accepts by itself: a hop to another thread would cost a wake-up per connection.
+    // A single worker thread accepts by itself: a hop to another thread would cost a wake-up per
+    // connection.
     let mut accepting = Some(accepting);
     let accepts_itself = threads.get() == 1;
     for (index, worker, limits, make_service) in starts {
         let accepting = if accepts_itself { accepting.take() } else { None };
-        server.spawn(&format!("worker-{index}"), &ends, move || worker.run(index, limits, make_service, accepting))?;
+        server.spawn(&format!("worker-{index}"), &ends, move || {
+            worker.run(index, limits, make_service, accepting)
+        })?;
     }
     if let Some(accepting) = accepting {
         server.spawn("accept", &ends, move || accepting)?;
@@ -176,7 +186,8 @@ impl Server {
             let _ends = TellEnd(ends);
             runtime.run(work()); // Drops all tasks before the end is reported.
         })?;
-        made.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
+        made.recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
         self.threads_alive += 1;
         Ok(())
     }
@@ -201,7 +212,8 @@ impl Server {
         self.loads.iter().map(|load| load.load(Ordering::Relaxed)).collect()
     }
 
-    /// Goes on serving, but asks every client to go elsewhere with its next request (`Connection: close`, GOAWAY).
+    /// Goes on serving, but asks every client to go elsewhere with its next request (`Connection:
+    /// close`, GOAWAY).
     pub fn leave(&self) {
         self.move_to(Stage::Leaving);
     }
@@ -213,7 +225,8 @@ impl Server {
         }
     }
 
-    /// Accepts nothing more, lets what is under way finish for as long as `grace`, and cuts the rest.
+    /// Accepts nothing more, lets what is under way finish for as long as `grace`, and cuts the
+    /// rest.
     pub async fn shutdown(mut self, grace: Duration) -> Drained {
         self.close();
         let _ = tokio::time::timeout(grace, self.ended()).await; // Cutting nothing is no harm.
@@ -282,10 +295,13 @@ impl WorkerThread {
         accepting: Option<impl Future<Output = ()> + 'static>,
     ) where
         F: Fn(ThreadContext) -> ThreadService<S>,
-        S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+        S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>
+            + Clone
+            + 'static,
         B: AnswerBody + Unpin,
     {
-        // Without it the thread is of no use: if it panics, so does the thread, and that is noticed.
+        // Without it the thread is of no use: if it panics, so does the thread, and that is
+        // noticed.
         let accepts = async {
             if let Some(accepting) = accepting {
                 let accepts = tokio::task::spawn_local(accepting);
@@ -348,7 +364,8 @@ mod tests {
                 pending::<Result<Response<AdminBody>, Infallible>>()
             }))
         };
-        let server = serve(vec![listener], NonZeroUsize::MIN, Limits::default(), make_service).unwrap();
+        let server =
+            serve(vec![listener], NonZeroUsize::MIN, Limits::default(), make_service).unwrap();
         begun.recv().unwrap();
         assert!(timeout(PATIENCE, server.cut()).await.is_ok(), "it is waited for");
     }

@@ -31,14 +31,17 @@ use super::thread::{Stage, Thread, UnreadHead};
 use super::timeouts::ClientTimeout;
 use crate::wire::HTTP1_BUFFER_BYTES;
 
-/// How many fields of a head hyper reads by default. Any other number makes it clear as many slots for each request.
+/// How many fields of a head hyper reads by default. Any other number makes it clear as many slots
+/// for each request.
 const HEADERS_MAX: usize = 100;
 /// How much of a body hyper writes ahead on one HTTP/2 stream.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// What an HTTP/2 client may send ahead on one stream, and on its connection for each stream that it may have: where that is less,
-/// a few uploads that wait keep all others of their connection from being sent.
+/// What an HTTP/2 client may send ahead on one stream, and on its connection for each stream that
+/// it may have: where that is less, a few uploads that wait keep all others of their connection
+/// from being sent.
 const WINDOW_BYTES: u32 = 256 * 1024;
-/// What it may on a connection, however few streams that may have: h2 goes by it for how many small frames it keeps.
+/// What it may on a connection, however few streams that may have: h2 goes by it for how many small
+/// frames it keeps.
 const CONNECTION_WINDOW_BYTES_MIN: u32 = 4 * 1024 * 1024;
 /// The most that HTTP/2 has numbers for (RFC 9113, section 6.9.1).
 const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
@@ -64,10 +67,13 @@ struct Opened {
 
 /// Serves one connection with `service` until it ends.
 ///
-/// The beginning and HTTP/2 are boxed: an idle HTTP/1.1 connection is to take no more memory than it needs.
+/// The beginning and HTTP/2 are boxed: an idle HTTP/1.1 connection is to take no more memory than
+/// it needs.
 pub(super) async fn serve_connection<S, B>(accepted: Box<Accepted>, service: S, thread: Rc<Thread>)
 where
-    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + 'static,
     B: AnswerBody + Unpin,
 {
     let Some(opened) = Box::pin(open(*accepted, &thread)).await else { return };
@@ -96,13 +102,21 @@ async fn open(accepted: Accepted, thread: &Thread) -> Option<Opened> {
         }
     };
     activity.restart_idle_time(); // The handshake was no idleness.
-    let connection = Connection::new(client, socket, Rc::clone(&thread.limits), thread.background.clone(), activity);
+    let connection = Connection::new(
+        client,
+        socket,
+        Rc::clone(&thread.limits),
+        thread.background.clone(),
+        activity,
+    );
     Some(Opened { connection, since, _counted: counted })
 }
 
 async fn serve_http1<S, B>(opened: Opened, service: S, thread: Rc<Thread>)
 where
-    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + 'static,
     B: AnswerBody + Unpin,
 {
     let connection = &opened.connection;
@@ -110,13 +124,18 @@ where
     let io = TokioIo::new(join(reader, connection.socket.clone()));
     let service = ConnectionService::new(service, Rc::clone(&thread), Rc::clone(connection));
     let mut serving = http1_builder(&connection.limits).serve_connection(io, service);
-    // Until the server closes, each response asks the client to leave. A connection that is closed while it is idle may cost
-    // the client the request that it is just sending.
-    let end = drive(&mut serving, http1::Connection::graceful_shutdown, &opened, &thread, Stage::Closing).await;
+    // Until the server closes, each response asks the client to leave. A connection that is closed
+    // while it is idle may cost the client the request that it is just sending.
+    let end =
+        drive(&mut serving, http1::Connection::graceful_shutdown, &opened, &thread, Stage::Closing)
+            .await;
     let rejected = connection.progress.rejected();
     if let End::UnreadHead { is_too_large } = end {
         let unclear = rejected.map_or(UnreadHead::Unknown, UnreadHead::Unclear);
-        (thread.on_unread_head)(connection.address(), if is_too_large { UnreadHead::TooLarge } else { unclear });
+        (thread.on_unread_head)(
+            connection.address(),
+            if is_too_large { UnreadHead::TooLarge } else { unclear },
+        );
     } else if let Some(why) = rejected {
         // A body that could not be read is its request's affair.
         tracing::debug!(client = %connection.address(), %why, "a request could not be read");
@@ -140,7 +159,9 @@ where
 
 async fn serve_http2<S, B>(opened: Opened, service: S, thread: Rc<Thread>)
 where
-    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + 'static,
     B: AnswerBody + Unpin,
 {
     let connection = &opened.connection;
@@ -150,7 +171,9 @@ where
     let service = ConnectionService::new(service, Rc::clone(&thread), Rc::clone(connection));
     let builder = http2_builder(&connection.limits, Streams(Rc::clone(connection)));
     let mut serving = builder.serve_connection(io, service);
-    let end = drive(&mut serving, http2::Connection::graceful_shutdown, &opened, &thread, Stage::Leaving).await;
+    let end =
+        drive(&mut serving, http2::Connection::graceful_shutdown, &opened, &thread, Stage::Leaving)
+            .await;
     drop(serving);
     if matches!(end, End::Overstayed) {
         // It may be about to read the last response.
@@ -165,8 +188,9 @@ where
     }
 }
 
-/// Drives hyper's connection until it ends. Asks the client to leave when the server has come to `leaves_at`, or when the client has
-/// had all its HTTP/2 requests. Drops the connection when the client does nothing for too long, or when others need its slot.
+/// Drives hyper's connection until it ends. Asks the client to leave when the server has come to
+/// `leaves_at`, or when the client has had all its HTTP/2 requests. Drops the connection when the
+/// client does nothing for too long, or when others need its slot.
 async fn drive<C>(
     serving: &mut C,
     ask_to_leave: impl Fn(Pin<&mut C>),
@@ -225,8 +249,8 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .half_close(false) // A client that has ended its side has left.
-        // Not `pipeline_flush`: with it hyper takes a response's body as fast as the worker gives it, and keeps all that
-        // the client does not read.
+        // Not `pipeline_flush`: with it hyper takes a response's body as fast as the worker gives
+        // it, and keeps all that the client does not read.
         .header_read_timeout(None) // `ClientTimeout` tells slow heads from idle connections.
         .max_header_size(limits.header_bytes_max)
         .max_buf_size(HTTP1_BUFFER_BYTES.max(limits.header_bytes_max));
@@ -243,11 +267,15 @@ fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_max)
         .max_pending_accept_reset_streams(limits.pending_resets_max)
-        .max_header_list_size(u32::try_from(limits.header_bytes_max + MARKER_LIST_BYTES).unwrap_or(u32::MAX))
+        .max_header_list_size(
+            u32::try_from(limits.header_bytes_max + MARKER_LIST_BYTES).unwrap_or(u32::MAX),
+        )
         .initial_stream_window_size(window)
-        .initial_connection_window_size(window.saturating_mul(limits.streams_max).max(CONNECTION_WINDOW_BYTES_MIN))
-        // No PINGs: they wait behind all that a client has not read, and a slow reader would seem to be gone. The kernel's
-        // keepalive asks instead.
+        .initial_connection_window_size(
+            window.saturating_mul(limits.streams_max).max(CONNECTION_WINDOW_BYTES_MIN),
+        )
+        // No PINGs: they wait behind all that a client has not read, and a slow reader would seem
+        // to be gone. The kernel's keepalive asks instead.
         .max_send_buf_size(BUFFER_BYTES);
     builder
 }

@@ -1,4 +1,5 @@
-//! Turns a request from hyper into one for the service of the thread, and the answer into a response for hyper.
+//! Turns a request from hyper into one for the service of the thread, and the answer into a
+//! response for hyper.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -21,7 +22,8 @@ use crate::in_place::pinned;
 
 /// A response in the making.
 ///
-/// Boxed: hyper keeps the room for one as long as the connection is open, and on HTTP/2 moves it nine times.
+/// Boxed: hyper keeps the room for one as long as the connection is open, and on HTTP/2 moves it
+/// nine times.
 type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<B>>, h2::Error>>>>;
 
 /// Answers the requests of one connection by the service of its thread.
@@ -32,14 +34,20 @@ pub(super) struct ConnectionService<S> {
 }
 
 impl<S> ConnectionService<S> {
-    pub(super) fn new(service: S, thread: Rc<Thread>, connection: Rc<Connection>) -> ConnectionService<S> {
+    pub(super) fn new(
+        service: S,
+        thread: Rc<Thread>,
+        connection: Rc<Connection>,
+    ) -> ConnectionService<S> {
         ConnectionService { service, thread, connection }
     }
 }
 
 impl<S, B> hyper::service::Service<Request<Incoming>> for ConnectionService<S>
 where
-    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + 'static,
     B: AnswerBody + Unpin,
 {
     type Response = Response<ResponseBody<B>>;
@@ -47,10 +55,12 @@ where
     type Future = Answering<B>;
 
     /// # Errors
-    /// On HTTP/2, if as many requests of the connection are under way as may be, though their clients may have left.
+    /// On HTTP/2, if as many requests of the connection are under way as may be, though their
+    /// clients may have left.
     fn call(&self, request: Request<Incoming>) -> Answering<B> {
         let in_flight = InFlightRequest::begin(&self.connection);
-        let is_one_too_many = self.connection.protocol() == Protocol::Http2 && has_too_many(&self.connection);
+        let is_one_too_many =
+            self.connection.protocol() == Protocol::Http2 && has_too_many(&self.connection);
         let request = (!is_one_too_many).then(|| ClientBody::of_request(request, &self.connection));
         let (service, thread) = (self.service.clone(), Rc::clone(&self.thread));
         pinned(|| answer(request, service, thread, in_flight))
@@ -72,7 +82,8 @@ where
     B: AnswerBody,
 {
     let request = request.ok_or(h2::Reason::REFUSED_STREAM)?;
-    // A client that asks for a tunnel may write into it at once, so that what comes next may be no request.
+    // A client that asks for a tunnel may write into it at once, so that what comes next may be no
+    // request.
     let is_connect = request.method() == Method::CONNECT;
     let is_spent = in_flight.connection().is_spent();
     let (version, number) = (request.version(), in_flight.connection().requests.get());
@@ -89,9 +100,11 @@ where
             return Ok(with_body(response, version, in_flight));
         }
         *response.status_mut() = StatusCode::BAD_REQUEST;
-        *response.headers_mut() = HeaderMap::from_iter([(CONNECTION, HeaderValue::from_static("close"))]);
+        *response.headers_mut() =
+            HeaderMap::from_iter([(CONNECTION, HeaderValue::from_static("close"))]);
     }
-    let has_no_next = connection.progress.has_rejected_body_of(number) || connection.unasked.get() == number;
+    let has_no_next =
+        connection.progress.has_rejected_body_of(number) || connection.unasked.get() == number;
     if is_connect || is_spent || has_no_next || thread.stage() != Stage::Serving {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         if is_spent {
@@ -101,11 +114,13 @@ where
     Ok(with_body(response, version, in_flight))
 }
 
-/// Whether the requests that are under way leave no stream for another: a request goes on when its client has reset it. Or whether
-/// the client has had `requests_per_connection_max`, and as many again as it could send before it saw GOAWAY.
+/// Whether the requests that are under way leave no stream for another: a request goes on when its
+/// client has reset it. Or whether the client has had `requests_per_connection_max`, and as many
+/// again as it could send before it saw GOAWAY.
 fn has_too_many(connection: &Connection) -> bool {
     let Limits { streams_max, requests_per_connection_max, .. } = &*connection.limits;
-    let requests_max = requests_per_connection_max.map(|max| max.saturating_add(u64::from(*streams_max)));
+    let requests_max =
+        requests_per_connection_max.map(|max| max.saturating_add(u64::from(*streams_max)));
     connection.activity.count_under_way() >= usize::try_from(*streams_max).unwrap_or(usize::MAX)
         || requests_max.is_some_and(|max| connection.requests.get() > max)
 }

@@ -1,6 +1,7 @@
-//! Makes h2 reset a stream whose trailers hold a pseudo-header field (RFC 9113, section 8.1). h2 by itself drops such fields.
-//! Does not decode fields: h2 rejects a pseudo-header field behind a regular one, and this puts one in front of all trailers.
-//! Trailers that do not fit in one frame end the connection.
+//! Makes h2 reset a stream whose trailers hold a pseudo-header field (RFC 9113, section 8.1). h2 by
+//! itself drops such fields. Does not decode fields: h2 rejects a pseudo-header field behind a
+//! regular one, and this puts one in front of all trailers. Trailers that do not fit in one frame
+//! end the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +10,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BufMut, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Entry 38 of HPACK's static table: `host`, without a value. `upstream/fields.rs` drops `host` from all trailers.
+/// Entry 38 of HPACK's static table: `host`, without a value. `upstream/fields.rs` drops `host`
+/// from all trailers.
 const MARKER: u8 = 0x80 | 38;
 /// What the marker adds to the size of a header list (RFC 9113, section 6.5.2).
 pub(super) const MARKER_LIST_BYTES: usize = "host".len() + 32;
@@ -45,7 +47,11 @@ impl<R> StrictTrailers<R> {
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for StrictTrailers<R> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let StrictTrailers { reader, rewriter, rewritten } = &mut *self;
         if buffer.remaining() == 0 {
             return Poll::Ready(Ok(()));
@@ -79,7 +85,8 @@ impl<R: AsyncRead + Unpin> AsyncRead for StrictTrailers<R> {
 struct Rewriter {
     /// Bytes before the next frame: the rest of the preface or of a payload.
     skip: usize,
-    /// The highest stream with a HEADERS frame. One more of this or a lower stream carries trailers.
+    /// The highest stream with a HEADERS frame. One more of this or a lower stream carries
+    /// trailers.
     highest_stream: u32,
     /// An incomplete frame: its head is incomplete, or it carries trailers.
     held: Vec<u8>,
@@ -92,7 +99,8 @@ impl Rewriter {
         Rewriter { skip: PREFACE_BYTES, highest_stream: 0, held: Vec::new(), section: None }
     }
 
-    /// Takes what the client has sent. Returns how many of these bytes stay as they are; what follows these goes to `rewritten`.
+    /// Takes what the client has sent. Returns how many of these bytes stay as they are; what
+    /// follows these goes to `rewritten`.
     fn take(&mut self, bytes: &[u8], rewritten: &mut BytesMut) -> usize {
         let unchanged = if self.held.is_empty() { self.pass(bytes) } else { 0 };
         let mut held = std::mem::take(&mut self.held);
@@ -110,7 +118,8 @@ impl Rewriter {
         std::mem::take(&mut self.held)
     }
 
-    /// Passes over all frames before trailers and before an incomplete head. Returns the number of their bytes.
+    /// Passes over all frames before trailers and before an incomplete head. Returns the number of
+    /// their bytes.
     fn pass(&mut self, bytes: &[u8]) -> usize {
         let mut passed = 0;
         loop {
@@ -131,7 +140,9 @@ impl Rewriter {
 
     fn begins_trailers(&self, head: &Head) -> bool {
         // For a longer frame h2 ends the connection.
-        head.kind == HEADERS && head.stream <= self.highest_stream && head.length <= PAYLOAD_BYTES_MAX
+        head.kind == HEADERS
+            && head.stream <= self.highest_stream
+            && head.length <= PAYLOAD_BYTES_MAX
     }
 
     /// Rewrites all complete frames. Returns the bytes of the incomplete one.
@@ -146,7 +157,9 @@ impl Rewriter {
                 bytes = rest;
                 continue;
             }
-            let Some((payload, behind)) = payload.split_at_checked(head.length) else { return rest };
+            let Some((payload, behind)) = payload.split_at_checked(head.length) else {
+                return rest;
+            };
             bytes = behind;
             let section = match self.section.take() {
                 Some(section) => Some(section.and(payload)),
@@ -174,7 +187,8 @@ struct Head {
 impl Head {
     /// A frame's head, and what follows it.
     fn parse(bytes: &[u8]) -> Option<(Head, &[u8])> {
-        let (&[high, middle, low, kind, flags, stream @ ..], rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+        let (&[high, middle, low, kind, flags, stream @ ..], rest) =
+            bytes.split_first_chunk::<HEAD_BYTES>()?;
         let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         Some((Head { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff }, rest))
     }
@@ -202,7 +216,8 @@ struct Section {
 impl Section {
     /// `None` if the payload is shorter than its flags call for.
     fn begin(head: &Head, payload: &[u8]) -> Option<Section> {
-        let (padding, rest) = if head.flags & PADDED == 0 { (&0, payload) } else { payload.split_first()? };
+        let (padding, rest) =
+            if head.flags & PADDED == 0 { (&0, payload) } else { payload.split_first()? };
         let priority_bytes = if head.flags & PRIORITY == 0 { 0 } else { PRIORITY_BYTES };
         let (priority, rest) = rest.split_at_checked(priority_bytes)?;
         let block = &rest[..rest.len().checked_sub(usize::from(*padding))?];
@@ -226,19 +241,23 @@ impl Section {
             return end_connection(out);
         }
         self.block.insert(size_updates(&self.block), MARKER);
-        let (length, kept) = (self.priority.len() + self.block.len(), self.head.flags & (END_STREAM | PRIORITY));
+        let (length, kept) =
+            (self.priority.len() + self.block.len(), self.head.flags & (END_STREAM | PRIORITY));
         Head { length, flags: kept | END_HEADERS, ..self.head }.write(out);
         out.put_slice(&self.priority);
         out.put_slice(&self.block);
     }
 }
 
-/// The length of the dynamic table size updates, which come before all fields of a block (RFC 7541, section 4.2).
+/// The length of the dynamic table size updates, which come before all fields of a block (RFC 7541,
+/// section 4.2).
 fn size_updates(block: &[u8]) -> usize {
     let mut end = 0;
     while let Some(first) = block.get(end).filter(|first| **first & 0xe0 == 0x20) {
-        // An integer that does not fit in five bits goes on to the first byte below 0x80 (section 5.1).
-        let last = block[end + 1..].iter().take(4).position(|byte| byte & 0x80 == 0).map(|last| last + 1);
+        // An integer that does not fit in five bits goes on to the first byte below 0x80 (section
+        // 5.1).
+        let last =
+            block[end + 1..].iter().take(4).position(|byte| byte & 0x80 == 0).map(|last| last + 1);
         // h2 ends the connection for an update that is longer, or incomplete.
         let Some(more) = (if first & 0x1f < 0x1f { Some(0) } else { last }) else { break };
         end += 1 + more;

@@ -37,7 +37,8 @@ fn field(name: &str, value: &str) -> Vec<u8> {
         match text.len() {
             short @ ..127 => bytes.push(u8::try_from(short).unwrap()),
             long => {
-                let [low, middle, high] = [0, 7, 14].map(|shift| u8::try_from(((long - 127) >> shift) & 0x7f).unwrap());
+                let [low, middle, high] =
+                    [0, 7, 14].map(|shift| u8::try_from(((long - 127) >> shift) & 0x7f).unwrap());
                 bytes.extend([127, low | 0x80, middle | 0x80, high]);
             }
         }
@@ -61,7 +62,8 @@ fn rewritten<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Vec<u8> {
 }
 
 fn check(sent: &[Vec<u8>], read: &[Vec<u8>]) {
-    let (sent, read) = ([&preface(), &sent.concat()[..]].concat(), [&preface(), &read.concat()[..]].concat());
+    let (sent, read) =
+        ([&preface(), &sent.concat()[..]].concat(), [&preface(), &read.concat()[..]].concat());
     assert_eq!(rewritten([&sent[..]]), read);
 }
 
@@ -103,7 +105,8 @@ fn trailers_of_all_shapes_begin_with_the_marker() {
         ),
     ];
     for (sent, read) in shapes {
-        let around = |middle: &Vec<u8>| [head(1), frame(DATA, 0, 1, b"abc"), middle.clone(), head(3)];
+        let around =
+            |middle: &Vec<u8>| [head(1), frame(DATA, 0, 1, b"abc"), middle.clone(), head(3)];
         check(&around(sent), &around(read));
     }
 }
@@ -179,11 +182,17 @@ fn conversation() -> Vec<u8> {
 fn frames_in_any_pieces_are_rewritten_alike() {
     let all = conversation();
     let whole = rewritten([&all[..]]);
-    assert_eq!(whole.len(), all.len() + 3 - 3 - HEAD_BYTES, "three markers, and neither padding nor CONTINUATION");
+    assert_eq!(
+        whole.len(),
+        all.len() + 3 - 3 - HEAD_BYTES,
+        "three markers, and neither padding nor CONTINUATION"
+    );
     for size in 1..all.len() {
         assert_eq!(rewritten(all.chunks(size)), whole, "in pieces of {size}");
     }
-    for (first, second) in (0..all.len()).flat_map(|first| (first..all.len()).map(move |second| (first, second))) {
+    for (first, second) in
+        (0..all.len()).flat_map(|first| (first..all.len()).map(move |second| (first, second)))
+    {
         let pieces = [&all[..first], &all[first..second], &all[second..]];
         assert_eq!(rewritten(pieces), whole, "cut at {first} and {second}");
     }
@@ -218,7 +227,8 @@ async fn at_h2(frames: Vec<u8>) -> Result<HeaderMap, h2::Reason> {
     let (reader, writer) = split(server);
     let strict = StrictTrailers::new(reader);
     let mut connection = h2::server::handshake(join(strict, writer)).await.unwrap();
-    let (request, _respond) = connection.accept().await.unwrap().map_err(|error| error.reason().unwrap())?;
+    let (request, _respond) =
+        connection.accept().await.unwrap().map_err(|error| error.reason().unwrap())?;
     let serving = tokio::spawn(async move { while let Some(Ok(_)) = connection.accept().await {} });
     let mut body = request.into_body();
     let trailers = match body.data().await {
@@ -244,11 +254,17 @@ async fn trailers_in_several_frames_reach_h2_whole() {
     for (value, fits) in [(100, true), (BLOCK_BYTES_MAX - 7, true), (BLOCK_BYTES_MAX - 6, false)] {
         let value = "y".repeat(value);
         let block = field("x", &value);
-        let mut expected = HeaderMap::from_iter([(http::header::HOST, http::HeaderValue::from_static(""))]);
+        let mut expected =
+            HeaderMap::from_iter([(http::header::HOST, http::HeaderValue::from_static(""))]);
         expected.append("x", value.parse().unwrap());
         let expected = if fits { Ok(expected) } else { Err(h2::Reason::PROTOCOL_ERROR) };
         for length in [40, 10_001] {
-            assert_eq!(at_h2(in_frames(&block, length)).await, expected, "{} bytes in frames of {length}", block.len());
+            assert_eq!(
+                at_h2(in_frames(&block, length)).await,
+                expected,
+                "{} bytes in frames of {length}",
+                block.len()
+            );
         }
     }
 }
@@ -256,7 +272,9 @@ async fn trailers_in_several_frames_reach_h2_whole() {
 #[tokio::test]
 async fn pseudo_field_amid_long_trailers_is_rejected() {
     let long = |size| field("x", &"y".repeat(size));
-    for (before, after) in [(0, 16_000), (0, 40_000), (100, 16_000), (9_000, 7_000), (16_000, 100), (40_000, 0)] {
+    for (before, after) in
+        [(0, 16_000), (0, 40_000), (100, 16_000), (9_000, 7_000), (16_000, 100), (40_000, 0)]
+    {
         let block = [&long(before), PATH, &long(after), &field("x-sum", "1")].concat();
         for length in [PAYLOAD_BYTES_MAX, 10_001] {
             let outcome = at_h2(in_frames(&block, length)).await;
@@ -265,10 +283,14 @@ async fn pseudo_field_amid_long_trailers_is_rejected() {
     }
 }
 
-/// h2 read these trailers as if they were honest: it forgets the pseudo-header field of a fragment that ends within a field.
+/// h2 read these trailers as if they were honest: it forgets the pseudo-header field of a fragment
+/// that ends within a field.
 #[tokio::test]
 async fn pseudo_field_before_a_divided_field_is_rejected() {
     let (first, second) = (b"\0\x05x-s", b"um\x011");
-    let frames = [frame(HEADERS, END_STREAM, 1, &[PATH, first].concat()), frame(CONTINUATION, END_HEADERS, 1, second)];
+    let frames = [
+        frame(HEADERS, END_STREAM, 1, &[PATH, first].concat()),
+        frame(CONTINUATION, END_HEADERS, 1, second),
+    ];
     assert_eq!(at_h2(frames.concat()).await, Err(h2::Reason::PROTOCOL_ERROR));
 }

@@ -28,7 +28,8 @@ pub(super) enum Stage {
     Cut,
 }
 
-/// Why the head of a request over HTTP/1 was not read. hyper has answered the client and ended the connection.
+/// Why the head of a request over HTTP/1 was not read. hyper has answered the client and ended the
+/// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadHead {
     /// It is longer than a head may be, or has more fields: 431.
@@ -54,8 +55,17 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(limits: Limits, background: Background, on_unread_head: OnUnreadHead) -> Rc<Thread> {
-        Rc::new(Thread { limits: Rc::new(limits), background, on_unread_head, stage: Cell::new(Stage::Serving) })
+    pub(super) fn new(
+        limits: Limits,
+        background: Background,
+        on_unread_head: OnUnreadHead,
+    ) -> Rc<Thread> {
+        Rc::new(Thread {
+            limits: Rc::new(limits),
+            background,
+            on_unread_head,
+            stage: Cell::new(Stage::Serving),
+        })
     }
 
     pub(super) fn stage(&self) -> Stage {
@@ -75,14 +85,18 @@ impl Thread {
 
 /// A runtime of one thread alone: what runs there need not be `Send`, and is woken without a lock.
 ///
-/// It ends with its tasks, and leaves blocking calls to themselves: the lookup of a worker's name may take half a minute.
+/// It ends with its tasks, and leaves blocking calls to themselves: the lookup of a worker's name
+/// may take half a minute.
 pub(super) struct ThreadRuntime(Option<LocalRuntime>);
 
 impl ThreadRuntime {
     /// A new one, for the thread that calls.
     pub(super) fn new() -> io::Result<ThreadRuntime> {
         let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build_local(LocalOptions::default()).map(|runtime| ThreadRuntime(Some(runtime)))
+        builder
+            .enable_all()
+            .build_local(LocalOptions::default())
+            .map(|runtime| ThreadRuntime(Some(runtime)))
     }
 
     /// Does this work, and ends then.

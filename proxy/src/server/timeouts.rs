@@ -1,5 +1,6 @@
-//! Notices a client that keeps its connection without using it. Request bodies have a timeout of their own
-//! ([`ClientBody`](super::ClientBody)), and so have HTTP/2 streams ([`Sending`](super::sending::Sending)).
+//! Notices a client that keeps its connection without using it. Request bodies have a timeout of
+//! their own ([`ClientBody`](super::ClientBody)), and so have HTTP/2 streams
+//! ([`Sending`](super::sending::Sending)).
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,8 +13,8 @@ use super::connection::Connection;
 use super::limits::{Closing, Limits};
 use crate::wire::Alarm;
 
-/// How long an idle client may keep its connection that was asked to leave. Over HTTP/2 it confirms by answering a PING, and
-/// some never do.
+/// How long an idle client may keep its connection that was asked to leave. Over HTTP/2 it confirms
+/// by answering a PING, and some never do.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// What a connection waits for.
@@ -44,7 +45,11 @@ impl WaitsFor {
             (Protocol::Http1, Unfinished::Head) if is_answered => WaitsFor::Head,
             // It was answered before it had come.
             (Protocol::Http1, Unfinished::Body) => WaitsFor::Us,
-            (Protocol::Http1 | Protocol::Http2, _) if connection.activity.idle_since().is_some() => WaitsFor::Request,
+            (Protocol::Http1 | Protocol::Http2, _)
+                if connection.activity.idle_since().is_some() =>
+            {
+                WaitsFor::Request
+            }
             (Protocol::Http1 | Protocol::Http2, _) => WaitsFor::Us,
         }
     }
@@ -54,7 +59,8 @@ impl WaitsFor {
         match self {
             WaitsFor::Reader => connection.socket.bytes_moved(),
             WaitsFor::ReaderOfRest => connection.sent.bytes(),
-            // A head has to be there in time as a whole, and a connection is idle whatever else is sent.
+            // A head has to be there in time as a whole, and a connection is idle whatever else is
+            // sent.
             WaitsFor::Request | WaitsFor::Head | WaitsFor::Us => connection.requests.get(),
         }
     }
@@ -62,7 +68,8 @@ impl WaitsFor {
 
 /// Notices a client that keeps its connection without using it.
 ///
-/// Polled with the connection, it looks at what has changed since: no request moves a registered timer.
+/// Polled with the connection, it looks at what has changed since: no request moves a registered
+/// timer.
 pub(super) struct ClientTimeout {
     waits_for: WaitsFor,
     progress: u64,
@@ -70,7 +77,8 @@ pub(super) struct ClientTimeout {
     since: Instant,
     /// When the client was asked to leave.
     leaves_since: Option<Instant>,
-    /// How long the client has kept us waiting to write since the connection was last idle, and what was written by then.
+    /// How long the client has kept us waiting to write since the connection was last idle, and
+    /// what was written by then.
     blocked: Duration,
     written_before: u64,
     alarm: Alarm,
@@ -104,9 +112,12 @@ impl ClientTimeout {
                 self.blocked += self.since.elapsed();
             }
             match waits_for {
-                WaitsFor::Head | WaitsFor::Reader | WaitsFor::ReaderOfRest => self.since = Instant::now(),
+                WaitsFor::Head | WaitsFor::Reader | WaitsFor::ReaderOfRest => {
+                    self.since = Instant::now()
+                }
                 WaitsFor::Request => {
-                    (self.blocked, self.written_before) = (Duration::ZERO, connection.socket.bytes_written());
+                    (self.blocked, self.written_before) =
+                        (Duration::ZERO, connection.socket.bytes_written());
                 }
                 WaitsFor::Us => {}
             }
@@ -168,7 +179,8 @@ mod tests {
     /// An HTTP/2 connection that was accepted just now, and may be idle for ten seconds.
     async fn accepted() -> Rc<Connection> {
         let limits = Limits { idle_timeout: 10 * SECOND, ..Limits::default() };
-        Connection::for_tests(limits, Socket::downstream(UnixStream::pair().unwrap().0.into())).await
+        Connection::for_tests(limits, Socket::downstream(UnixStream::pair().unwrap().0.into()))
+            .await
     }
 
     async fn is_over(client: &mut ClientTimeout, connection: &Connection) -> bool {

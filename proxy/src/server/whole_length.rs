@@ -8,8 +8,9 @@ use http_body::{Body, Frame, SizeHint};
 
 /// A body whose length is known and whose last byte is kept back until it has ended.
 ///
-/// On HTTP/2 a body ends with its stream, not with the last byte that was announced. A client may send all that it announced and
-/// then more, or reset the stream: its request was not whole then. A worker of HTTP/1.1, which has the length, would take it for whole.
+/// On HTTP/2 a body ends with its stream, not with the last byte that was announced. A client may
+/// send all that it announced and then more, or reset the stream: its request was not whole then. A
+/// worker of HTTP/1.1, which has the length, would take it for whole.
 pub(super) struct WholeLength<B> {
     body: B,
     /// The piece with the last byte that was announced.
@@ -37,7 +38,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for WholeLength<B> {
     type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         if let Some(trailers) = self.trailers.take() {
             return Poll::Ready(Some(Ok(*trailers)));
         }
@@ -70,6 +74,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for WholeLength<B> {
 
     fn size_hint(&self) -> SizeHint {
         let kept = self.last.as_ref().map_or(0, Bytes::len) as u64;
-        self.body.size_hint().exact().map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + kept))
+        self.body
+            .size_hint()
+            .exact()
+            .map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + kept))
     }
 }

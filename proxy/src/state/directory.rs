@@ -12,7 +12,8 @@ pub(super) struct Directory {
     path: PathBuf,
     /// The names in it.
     names: File,
-    /// Locked. The file stays when the process ends: to remove it is to let two processes lock two files of that name.
+    /// Locked. The file stays when the process ends: to remove it is to let two processes lock two
+    /// files of that name.
     lock: File,
 }
 
@@ -22,7 +23,8 @@ impl Directory {
         let unusable = StateError::unusable(path);
         make(path).map_err(&unusable)?;
         let names = File::open(path).map_err(&unusable)?;
-        let options = File::options().read(true).write(true).create(true).truncate(false).to_owned();
+        let options =
+            File::options().read(true).write(true).create(true).truncate(false).to_owned();
         let lock = options.open(path.join(LOCK)).map_err(&unusable)?;
         match lock.try_lock() {
             Ok(()) => Ok(Directory { path: path.to_owned(), names, lock }),
@@ -35,11 +37,14 @@ impl Directory {
         &self.path
     }
 
-    /// Fails if the directory of this name is not the one that was taken: another process may have it.
+    /// Fails if the directory of this name is not the one that was taken: another process may have
+    /// it.
     pub(super) fn check_claim(&self) -> io::Result<()> {
         match is_at(&self.lock, &self.path.join(LOCK))? {
             true => Ok(()),
-            false => Err(io::Error::other("the directory was removed or replaced while it was in use")),
+            false => {
+                Err(io::Error::other("the directory was removed or replaced while it was in use"))
+            }
         }
     }
 
@@ -51,8 +56,8 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Closing is not enough: a child that was forked just now has the open file too, until it runs its program.
-        // If this fails, the lock goes when that happens.
+        // Closing is not enough: a child that was forked just now has the open file too, until it
+        // runs its program. If this fails, the lock goes when that happens.
         let _ = self.lock.unlock();
     }
 }
@@ -98,7 +103,11 @@ mod tests {
         let folder = tempdir().unwrap();
         let claimed = Directory::claim(folder.path()).unwrap();
         let names = pipe(&folder.path().join("in the place of the directory"));
-        let directory = Directory { names: names.try_clone().unwrap(), path: folder.path().to_owned(), lock: names };
+        let directory = Directory {
+            names: names.try_clone().unwrap(),
+            path: folder.path().to_owned(),
+            lock: names,
+        };
         let begun = Journal::begin(directory, &Remembered::default());
         assert_eq!(begun.err().map(|error| error.kind()), Some(NOT_SYNCED));
         // It had the name before that was to be made durable.

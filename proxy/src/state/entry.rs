@@ -18,7 +18,11 @@ pub(super) enum Entry {
         #[serde(with = "lock_key")]
         lock: LockKey,
         /// How its record was laid out.
-        #[serde(with = "layout", default = "layout::usual", skip_serializing_if = "layout::is_usual")]
+        #[serde(
+            with = "layout",
+            default = "layout::usual",
+            skip_serializing_if = "layout::is_usual"
+        )]
         layout: Layout,
         #[serde(with = "maybe_revision")]
         tenure: Option<Revision>,
@@ -75,11 +79,16 @@ mod lock_key {
     use super::LockKey;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(lock: &LockKey, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        lock: &LockKey,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         lock.as_str().serialize(serializer)
     }
 
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<LockKey, D::Error> {
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
+        deserializer: D,
+    ) -> Result<LockKey, D::Error> {
         LockKey::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
@@ -97,13 +106,20 @@ mod layout {
         *layout == usual()
     }
 
-    pub(super) fn serialize<S: Serializer>(layout: &Layout, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        layout: &Layout,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         layout.name().serialize(serializer)
     }
 
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Layout, D::Error> {
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
+        deserializer: D,
+    ) -> Result<Layout, D::Error> {
         let name = String::deserialize(deserializer)?;
-        let known = [Layout::Key, Layout::Election, Layout::Mutex].into_iter().find(|layout| layout.name() == name);
+        let known = [Layout::Key, Layout::Election, Layout::Mutex]
+            .into_iter()
+            .find(|layout| layout.name() == name);
         known.ok_or_else(|| D::Error::custom(format!("a layout {name:?}")))
     }
 }
@@ -113,11 +129,16 @@ mod revision {
     use fencepost_policy::InvalidRevision;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(revision: &Revision, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        revision: &Revision,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         revision.get().serialize(serializer)
     }
 
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Revision, D::Error> {
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
+        deserializer: D,
+    ) -> Result<Revision, D::Error> {
         of_number(u64::deserialize(deserializer)?)
     }
 
@@ -130,11 +151,16 @@ mod maybe_revision {
     use super::{Revision, revision};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(revision: &Option<Revision>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        revision: &Option<Revision>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         revision.map(Revision::get).serialize(serializer)
     }
 
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Option<Revision>, D::Error> {
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
+        deserializer: D,
+    ) -> Result<Option<Revision>, D::Error> {
         Option::<u64>::deserialize(deserializer)?.map(revision::of_number).transpose()
     }
 }

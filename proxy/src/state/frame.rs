@@ -1,16 +1,18 @@
 //! How commits stand in the journal, so that a write that was cut short can be told from damage.
 //!
-//! A frame is a commit: a header with its length and checksums, and a body. It begins on a sector and fills sectors. A disk
-//! writes a sector whole or not at all, and what it has not written of a new piece of a file is missing or zeros. So a last
-//! frame of which a whole sector is missing or zeros was being written when the power went; no such sector is ever written,
-//! since bodies are text. Any other frame that does not check is damage.
+//! A frame is a commit: a header with its length and checksums, and a body. It begins on a sector
+//! and fills sectors. A disk writes a sector whole or not at all, and what it has not written of a
+//! new piece of a file is missing or zeros. So a last frame of which a whole sector is missing or
+//! zeros was being written when the power went; no such sector is ever written, since bodies are
+//! text. Any other frame that does not check is damage.
 
 use std::fmt;
 
 /// What disks write at once, at least.
 const SECTOR: usize = 512;
 
-/// The longest frame that is added to a journal: a larger piece of it that cannot be read is no single write.
+/// The longest frame that is added to a journal: a larger piece of it that cannot be read is no
+/// single write.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// `fencepost-1 <length> <checksum of the rest> <checksum of this>\n`, the numbers in hexadecimal.
@@ -58,13 +60,17 @@ pub(super) fn read(journal: &[u8]) -> Result<Vec<&str>, Damage> {
 }
 
 fn read_one(rest: &[u8], link: Link) -> Result<(usize, &str, Link), Fault> {
-    let header = rest.get(..HEADER).and_then(|header| str::from_utf8(header).ok()).ok_or(Fault::Header)?;
+    let header =
+        rest.get(..HEADER).and_then(|header| str::from_utf8(header).ok()).ok_or(Fault::Header)?;
     let mut words = header.trim_end().split(' ').skip(1);
-    let mut number = || words.next().and_then(|word| u64::from_str_radix(word, 16).ok()).ok_or(Fault::Header);
+    let mut number =
+        || words.next().and_then(|word| u64::from_str_radix(word, 16).ok()).ok_or(Fault::Header);
     let (length, body_check, header_check) = (number()?, number()?, number()?);
     let check = checksum(link.0, &rest[..CHECKED]);
     // The text is compared as well: one header has one spelling.
-    if u64::from(check) != header_check || header != format!("{MAGIC}{length:016x} {body_check:08x} {check:08x}\n") {
+    if u64::from(check) != header_check
+        || header != format!("{MAGIC}{length:016x} {body_check:08x} {check:08x}\n")
+    {
         return Err(Fault::Header);
     }
     let length = usize::try_from(length).map_err(|_| Fault::Missing)?;
@@ -103,12 +109,14 @@ enum Fault {
 }
 
 impl Fault {
-    /// Whether a write that never ended explains it: the frame is the last, and a whole sector of it was not written.
+    /// Whether a write that never ended explains it: the frame is the last, and a whole sector of
+    /// it was not written.
     fn is_cut_short(self, rest: &[u8]) -> bool {
         let unwritten = |sector: &[u8]| sector.iter().all(|byte| *byte == 0);
         match self {
             Fault::Header => {
-                let may_be_last = rest.len() <= FRAME_BYTES_MAX && !rest.chunks(SECTOR).any(begins_frame);
+                let may_be_last =
+                    rest.len() <= FRAME_BYTES_MAX && !rest.chunks(SECTOR).any(begins_frame);
                 rest.len() < SECTOR || (may_be_last && unwritten(&rest[..SECTOR]))
             }
             Fault::Missing => true,
@@ -117,14 +125,18 @@ impl Fault {
     }
 }
 
-/// Whether a sector has the form of a header, which no text has: within a value of JSON there is no end of a line.
+/// Whether a sector has the form of a header, which no text has: within a value of JSON there is no
+/// end of a line.
 fn begins_frame(sector: &[u8]) -> bool {
     sector.starts_with(MAGIC.as_bytes()) && sector.get(HEADER - 1) == Some(&b'\n')
 }
 
-/// CRC-32 (IEEE 802.3), going on from an earlier one. It finds any flipped bit and any damage within 32 bits.
+/// CRC-32 (IEEE 802.3), going on from an earlier one. It finds any flipped bit and any damage
+/// within 32 bits.
 fn checksum(earlier: u32, bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!earlier, |crc, byte| (crc >> 8) ^ CRC_TABLE[usize::from(crc.to_le_bytes()[0] ^ byte)])
+    !bytes.iter().fold(!earlier, |crc, byte| {
+        (crc >> 8) ^ CRC_TABLE[usize::from(crc.to_le_bytes()[0] ^ byte)]
+    })
 }
 
 const CRC_TABLE: [u32; 256] = {
@@ -168,7 +180,9 @@ mod tests {
 
     fn check(journal: &[u8], texts: &[String]) {
         let read = read(journal).unwrap_or_else(|damage| panic!("{damage}"));
-        assert!(read.iter().map(|text| text.trim_end()).eq(texts.iter().map(|text| text.trim_end())));
+        assert!(
+            read.iter().map(|text| text.trim_end()).eq(texts.iter().map(|text| text.trim_end()))
+        );
     }
 
     #[test]
@@ -201,7 +215,10 @@ mod tests {
         let (journal, ends) = journal(&texts());
         for length in 0..journal.len() {
             match ends.iter().filter(|end| **end <= length).count() {
-                0 => assert!(read(&journal[..length]).is_err(), "the first frame is never cut short: {length}"),
+                0 => assert!(
+                    read(&journal[..length]).is_err(),
+                    "the first frame is never cut short: {length}"
+                ),
                 whole => check(&journal[..length], &texts()[..whole]),
             }
         }
@@ -227,7 +244,8 @@ mod tests {
     #[test]
     fn an_unwritten_sector_in_the_middle_is_damage() {
         let (journal, ends) = journal(&texts());
-        // Headers as well: all that was written behind one was taken for the rest of a write that never ended.
+        // Headers as well: all that was written behind one was taken for the rest of a write that
+        // never ended.
         for at in (0..ends[5]).step_by(SECTOR) {
             let mut damaged = journal.clone();
             damaged[at..at + SECTOR].fill(0);

@@ -14,7 +14,8 @@ const JOURNAL: &str = "journal";
 /// A journal that does not count yet.
 const NEXT: &str = "journal.next";
 
-/// As many bytes of commits are added before the journal is written anew, or as many as the state itself has.
+/// As many bytes of commits are added before the journal is written anew, or as many as the state
+/// itself has.
 const ADDED_BYTES_MIN: usize = 64 << 10;
 
 /// What the journal of this directory says; no journal means that there was no process before.
@@ -31,7 +32,9 @@ pub(super) fn read(directory: &Directory) -> Result<Remembered, StateError> {
     let mut remembered = Remembered::default();
     for text in frame::read(&bytes).map_err(|damage| damaged(damage.to_string()))? {
         for entry in serde_json::Deserializer::from_str(text).into_iter() {
-            let entry = entry.map_err(|error| damaged(format!("what it says is not of this version: {error}")))?;
+            let entry = entry.map_err(|error| {
+                damaged(format!("what it says is not of this version: {error}"))
+            })?;
             remembered.apply(&entry);
         }
     }
@@ -46,8 +49,9 @@ pub(super) struct Journal {
     /// Bytes of the state that the journal begins with, and of the commits added to it.
     whole_bytes: usize,
     added_bytes: usize,
-    /// Whether the file says what it should. After a failed write nobody knows what the disk has: a later sync that succeeds
-    /// does not mean that the earlier bytes are there. Then the journal is written anew, into another file.
+    /// Whether the file says what it should. After a failed write nobody knows what the disk has: a
+    /// later sync that succeeds does not mean that the earlier bytes are there. Then the journal is
+    /// written anew, into another file.
     sound: bool,
 }
 
@@ -67,14 +71,14 @@ impl Journal {
         self.sound
     }
 
-    /// Makes these changes durable, all or none; `state` has them already. After an error, the next commit makes the whole
-    /// of its state durable.
+    /// Makes these changes durable, all or none; `state` has them already. After an error, the next
+    /// commit makes the whole of its state durable.
     pub(super) fn commit(&mut self, changes: &[Entry], state: &Remembered) -> io::Result<()> {
         let was_sound = std::mem::replace(&mut self.sound, false);
         self.directory.check_claim()?;
         let (frame, link) = frame::write(&text(changes.iter().cloned())?, self.link);
-        let fits =
-            frame.len() <= FRAME_BYTES_MAX && self.added_bytes + frame.len() <= self.whole_bytes.max(ADDED_BYTES_MIN);
+        let fits = frame.len() <= FRAME_BYTES_MAX
+            && self.added_bytes + frame.len() <= self.whole_bytes.max(ADDED_BYTES_MIN);
         if was_sound && fits && is_at(&self.file, &self.directory.path().join(JOURNAL))? {
             self.file.write_all(&frame)?;
             self.file.sync_data()?;
@@ -88,7 +92,8 @@ impl Journal {
     }
 }
 
-/// Writes a journal with this state in it and nothing else, which takes the name once it is durable.
+/// Writes a journal with this state in it and nothing else, which takes the name once it is
+/// durable.
 fn replace(directory: &Directory, state: &Remembered) -> io::Result<(File, Link, usize)> {
     let path = |name: &str| -> PathBuf { directory.path().join(name) };
     let (frame, link) = frame::write(&text(state.entries())?, Link::default());
@@ -109,7 +114,8 @@ fn text(entries: impl Iterator<Item = Entry>) -> io::Result<String> {
     Ok(text)
 }
 
-/// What no crash takes away is on the disk, which is to say that it was synced; and a pipe takes bytes as a file does but cannot be synced.
+/// What no crash takes away is on the disk, which is to say that it was synced; and a pipe takes
+/// bytes as a file does but cannot be synced.
 #[cfg(test)]
 pub(super) mod tests {
     use std::io::Read;
@@ -160,12 +166,18 @@ pub(super) mod tests {
     fn a_journal_gets_its_name_only_once_it_was_synced() {
         let folder = tempdir().unwrap();
         let state = Remembered { clean: true, ..Remembered::default() };
-        drop(Journal::begin(Directory::claim(folder.path()).unwrap(), &Remembered::default()).unwrap());
+        drop(
+            Journal::begin(Directory::claim(folder.path()).unwrap(), &Remembered::default())
+                .unwrap(),
+        );
         let pipe = pipe(&folder.path().join(NEXT));
         let begun = Journal::begin(Directory::claim(folder.path()).unwrap(), &state);
         assert_eq!(begun.err().map(|error| error.kind()), Some(NOT_SYNCED));
         assert_written(pipe, &text(state.entries()).unwrap());
         assert!(folder.path().join(NEXT).exists(), "it has not taken the name");
-        assert!(!read(&Directory::claim(folder.path()).unwrap()).unwrap().clean, "what it says does not count");
+        assert!(
+            !read(&Directory::claim(folder.path()).unwrap()).unwrap().clean,
+            "what it says does not count"
+        );
     }
 }

@@ -17,7 +17,8 @@ pub(super) type Outcome = Result<(), StateError>;
 pub(super) struct Queue {
     /// In the order in which they came.
     pub(super) entries: Vec<Pending>,
-    /// Which of them is the last record of a lock, by source, as far as the source is not forgotten behind it.
+    /// Which of them is the last record of a lock, by source, as far as the source is not forgotten
+    /// behind it.
     pub(super) records: BTreeMap<String, BTreeMap<LockKey, usize>>,
     /// How far each source was seen.
     pub(super) notes: BTreeMap<String, Seen>,
@@ -29,8 +30,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Puts an entry behind all others. Each request of a tenure asks for the same record until one of them is reported, which may take as
-    /// long as a disk hangs: they wait for one entry.
+    /// Puts an entry behind all others. Each request of a tenure asks for the same record until one
+    /// of them is reported, which may take as long as a disk hangs: they wait for one entry.
     pub(super) fn add(&mut self, entry: Option<Entry>, report: oneshot::Sender<Outcome>) {
         let mut at = self.entries.len();
         match &entry {
@@ -44,7 +45,12 @@ impl Queue {
                 }
             }
             Some(Entry::Forget { source }) => drop(self.records.remove(source)),
-            Some(Entry::HighestSeen { .. } | Entry::Distrusted { .. } | Entry::Watched { .. } | Entry::CleanLeave)
+            Some(
+                Entry::HighestSeen { .. }
+                | Entry::Distrusted { .. }
+                | Entry::Watched { .. }
+                | Entry::CleanLeave,
+            )
             | None => {}
         }
         if at == self.entries.len() {
@@ -64,7 +70,8 @@ pub(super) struct Pending {
 
 impl Pending {
     fn wait(&mut self, report: oneshot::Sender<Outcome>) {
-        // Many have given up by then, if the disk hangs: there is room for twice as many as there were when this was last looked at.
+        // Many have given up by then, if the disk hangs: there is room for twice as many as there
+        // were when this was last looked at.
         if self.reports.len() == self.reports.capacity() {
             self.reports.retain(|report| !report.is_closed());
             self.reports.reserve_exact((self.reports.len() + 1).next_power_of_two());

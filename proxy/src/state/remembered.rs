@@ -16,12 +16,13 @@ pub struct Remembered {
     pub clean: bool,
     /// How far the store was seen, by the name of the source.
     pub highest_seen: BTreeMap<String, Seen>,
-    /// Up to which revision nothing is believed of a store that went back, by the name of the source, until its operator accepts that.
+    /// Up to which revision nothing is believed of a store that went back, by the name of the
+    /// source, until its operator accepts that.
     pub distrusted: BTreeMap<String, Revision>,
     /// The locks of which a tenure was let in, by the name of the source and the key of the lock.
     pub locks: BTreeMap<String, BTreeMap<LockKey, RememberedLock>>,
-    /// How long the worker may go on with requests that routes let past while they only watched, by the template of their lock's key: they
-    /// may be anybody's.
+    /// How long the worker may go on with requests that routes let past while they only watched, by
+    /// the template of their lock's key: they may be anybody's.
     pub watched: BTreeMap<String, Duration>,
 }
 
@@ -39,8 +40,8 @@ pub struct Seen {
 pub struct RememberedLock {
     /// How its record was laid out: tenures of different layouts have no order.
     pub layout: Layout,
-    /// The first revision of the last tenure that was let in; nothing once the revisions of the source were forgotten: then
-    /// no tenure is the one that may be at the worker.
+    /// The first revision of the last tenure that was let in; nothing once the revisions of the
+    /// source were forgotten: then no tenure is the one that may be at the worker.
     pub tenure: Option<Revision>,
     /// How long the worker may go on with that tenure's requests after the process ended.
     pub orphan_timeout: Duration,
@@ -52,8 +53,9 @@ impl Remembered {
         self.locks.get(source)?.get(lock)
     }
 
-    /// The same without the locks that have had several sources, where the last process has left with nothing at the worker: that they
-    /// had would make everybody wait after a crash. That those revisions were seen stays.
+    /// The same without the locks that have had several sources, where the last process has left
+    /// with nothing at the worker: that they had would make everybody wait after a crash. That
+    /// those revisions were seen stays.
     pub(super) fn without_moved(mut self) -> Remembered {
         if !self.clean {
             return self;
@@ -76,18 +78,22 @@ impl Remembered {
 
     /// The tenure that is remembered of the entry's lock, if it is later than the entry's.
     pub(super) fn later_than(&self, entry: &Entry) -> Option<Revision> {
-        let Entry::Lock { source, lock, layout, tenure, orphan_timeout: _ } = entry else { return None };
+        let Entry::Lock { source, lock, layout, tenure, orphan_timeout: _ } = entry else {
+            return None;
+        };
         let known = self.lock(source, lock).filter(|known| known.layout == *layout)?;
         known.tenure.filter(|known| Some(*known) > *tenure)
     }
 
-    /// What the next process is to remember of it from the start. Whatever a clean process watched has left the worker.
+    /// What the next process is to remember of it from the start. Whatever a clean process watched
+    /// has left the worker.
     pub(super) fn at_start(&self) -> Remembered {
         let watched = if self.clean { BTreeMap::new() } else { self.watched.clone() };
         Remembered { clean: false, watched, ..self.clone() }
     }
 
-    /// How long the worker may go on with requests of a lock that are remembered of one of those sources.
+    /// How long the worker may go on with requests of a lock that are remembered of one of those
+    /// sources.
     pub fn of_sources(&self, lock: &LockKey, is_one: impl Fn(&str) -> bool) -> Option<Duration> {
         let sources = self.locks.iter().filter(|(source, _)| is_one(source));
         sources.filter_map(|(_, locks)| locks.get(lock)).map(|lock| lock.orphan_timeout).max()
@@ -96,11 +102,13 @@ impl Remembered {
     /// How long it may go on with what was let past under the lock while a route only watched.
     pub fn watched(&self, lock: &LockKey) -> Option<Duration> {
         let key = lock.as_str();
-        // Each lock asks for this, and there may be thousands of others: of templates, only those that begin like it are looked at.
+        // Each lock asks for this, and there may be thousands of others: of templates, only those
+        // that begin like it are looked at.
         let beginnings = (0..=key.len()).filter_map(|end| key.get(..end));
         let templates = beginnings.flat_map(|beginning| self.watched_below(beginning));
-        let of_template =
-            templates.filter(|(template, _)| may_name(template, key)).map(|(_, orphan_timeout)| *orphan_timeout);
+        let of_template = templates
+            .filter(|(template, _)| may_name(template, key))
+            .map(|(_, orphan_timeout)| *orphan_timeout);
         self.watched.get(key).copied().into_iter().chain(of_template).max()
     }
 
@@ -123,7 +131,11 @@ impl Remembered {
         self.clean = false;
         match entry {
             Entry::Lock { source, lock, layout, tenure, orphan_timeout } => {
-                let news = RememberedLock { layout: *layout, tenure: *tenure, orphan_timeout: *orphan_timeout };
+                let news = RememberedLock {
+                    layout: *layout,
+                    tenure: *tenure,
+                    orphan_timeout: *orphan_timeout,
+                };
                 self.let_in(source, lock, news)
             }
             Entry::HighestSeen { source, revision, cluster, terms } => {
@@ -142,7 +154,9 @@ impl Remembered {
                 let forgotten = tenures.filter_map(|lock| lock.tenure.take()).count();
                 seen || distrusted || forgotten > 0
             }
-            Entry::Watched { key, orphan_timeout } => rises(&mut self.watched, key, *orphan_timeout),
+            Entry::Watched { key, orphan_timeout } => {
+                rises(&mut self.watched, key, *orphan_timeout)
+            }
             Entry::CleanLeave => {
                 self.clean = true;
                 true
@@ -162,12 +176,14 @@ impl Remembered {
             }
             btree_map::Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                // The barrier opened for a later tenure, so nothing of the earlier one needs its `orphan_timeout` any more.
-                // Within one tenure requests may be under way that were promised the longer one.
-                // One of another layout is later too: the lock has been given that since.
+                // The barrier opened for a later tenure, so nothing of the earlier one needs its
+                // `orphan_timeout` any more. Within one tenure requests may be under way that were
+                // promised the longer one. One of another layout is later too: the lock has been
+                // given that since.
                 let is_alike = known.layout == news.layout;
                 let later = !is_alike || known.tenure < news.tenure;
-                let longer = known.tenure == news.tenure && known.orphan_timeout < news.orphan_timeout;
+                let longer =
+                    known.tenure == news.tenure && known.orphan_timeout < news.orphan_timeout;
                 if later || longer {
                     *known = news;
                 }
@@ -178,22 +194,36 @@ impl Remembered {
 
     /// The entries that make this state out of an empty one.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
-        let locks = self.locks.iter().flat_map(|(source, locks)| locks.iter().map(move |lock| (source, lock)));
-        let locks = locks.map(|(source, (lock, RememberedLock { layout, tenure, orphan_timeout }))| Entry::Lock {
-            source: source.clone(),
-            lock: lock.clone(),
-            layout: *layout,
-            tenure: *tenure,
-            orphan_timeout: *orphan_timeout,
-        });
+        let locks = self
+            .locks
+            .iter()
+            .flat_map(|(source, locks)| locks.iter().map(move |lock| (source, lock)));
+        let locks =
+            locks.map(|(source, (lock, RememberedLock { layout, tenure, orphan_timeout }))| {
+                Entry::Lock {
+                    source: source.clone(),
+                    lock: lock.clone(),
+                    layout: *layout,
+                    tenure: *tenure,
+                    orphan_timeout: *orphan_timeout,
+                }
+            });
         let highest_seen = self.highest_seen.iter();
-        let highest_seen = highest_seen.map(|(source, seen)| Entry::highest_seen(source.clone(), seen.clone()));
+        let highest_seen =
+            highest_seen.map(|(source, seen)| Entry::highest_seen(source.clone(), seen.clone()));
         let distrusted = self.distrusted.iter();
-        let distrusted =
-            distrusted.map(|(source, through)| Entry::Distrusted { source: source.clone(), through: *through });
+        let distrusted = distrusted.map(|(source, through)| Entry::Distrusted {
+            source: source.clone(),
+            through: *through,
+        });
         let watched = self.watched.iter();
-        let watched = watched.map(|(key, timeout)| Entry::Watched { key: key.clone(), orphan_timeout: *timeout });
-        locks.chain(highest_seen).chain(distrusted).chain(watched).chain(self.clean.then_some(Entry::CleanLeave))
+        let watched = watched
+            .map(|(key, timeout)| Entry::Watched { key: key.clone(), orphan_timeout: *timeout });
+        locks
+            .chain(highest_seen)
+            .chain(distrusted)
+            .chain(watched)
+            .chain(self.clean.then_some(Entry::CleanLeave))
     }
 }
 
@@ -201,7 +231,9 @@ impl Seen {
     /// Takes over what goes as far, or farther; whether it says anything new.
     pub(super) fn rise(&mut self, seen: Seen) -> bool {
         let rises = self.revision < seen.revision;
-        let is_told = self.revision <= seen.revision && seen.store.cluster.is_some() && self.store != seen.store;
+        let is_told = self.revision <= seen.revision
+            && seen.store.cluster.is_some()
+            && self.store != seen.store;
         if rises {
             self.revision = seen.revision;
         }
@@ -224,7 +256,9 @@ fn rises<T: Ord>(known: &mut BTreeMap<String, T>, name: &str, value: T) -> bool 
 /// Whether a key may be one of that template. When in doubt, it may.
 fn may_name(template: &str, key: &str) -> bool {
     match (template.find('{'), template.rfind('}')) {
-        (Some(first), Some(last)) => key.starts_with(&template[..first]) && key.ends_with(&template[last + 1..]),
+        (Some(first), Some(last)) => {
+            key.starts_with(&template[..first]) && key.ends_with(&template[last + 1..])
+        }
         _ => template == key,
     }
 }

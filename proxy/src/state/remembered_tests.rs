@@ -33,7 +33,8 @@ fn forget() -> Entry {
     Entry::Forget { source: "main".to_owned() }
 }
 
-/// Applies entries one after the other: whether each changed something, and what is remembered in the end.
+/// Applies entries one after the other: whether each changed something, and what is remembered in
+/// the end.
 fn check(entries: &[(Entry, bool)], remembered: &[Entry]) {
     let mut state = Remembered::default();
     for (entry, changes) in entries {
@@ -44,11 +45,19 @@ fn check(entries: &[(Entry, bool)], remembered: &[Entry]) {
 
 #[test]
 fn what_is_remembered_only_rises() {
-    check(&[(lock(Some(7), 30), true), (lock(Some(7), 30), false), (lock(Some(5), 60), false)], &[lock(Some(7), 30)]);
+    check(
+        &[(lock(Some(7), 30), true), (lock(Some(7), 30), false), (lock(Some(5), 60), false)],
+        &[lock(Some(7), 30)],
+    );
     check(&[(lock(Some(7), 30), true), (lock(Some(9), 10), true)], &[lock(Some(9), 10)]);
     check(&[(seen(7), true), (seen(7), false), (seen(5), false), (seen(9), true)], &[seen(9)]);
     check(
-        &[(distrusted(7), true), (distrusted(7), false), (distrusted(5), false), (distrusted(9), true)],
+        &[
+            (distrusted(7), true),
+            (distrusted(7), false),
+            (distrusted(5), false),
+            (distrusted(9), true),
+        ],
         &[distrusted(9)],
     );
 }
@@ -70,21 +79,34 @@ fn within_a_tenure_the_longer_orphan_timeout_stays() {
     check(&[(lock(Some(7), 30), true), (lock(Some(7), 60), true)], &[lock(Some(7), 60)]);
 }
 
-/// It was a later one that stood in the way: whoever held a mutex since before its lock was last taken by layout `key` was refused for good.
+/// It was a later one that stood in the way: whoever held a mutex since before its lock was last
+/// taken by layout `key` was refused for good.
 #[test]
 fn a_tenure_of_another_layout_is_neither_earlier_nor_later_and_takes_the_place() {
     let mutex = |tenure| lock_of(Layout::Mutex, Some(tenure), 10);
-    check(&[(lock(Some(7), 30), true), (mutex(5), true), (mutex(5), false), (mutex(4), false)], &[mutex(5)]);
+    check(
+        &[(lock(Some(7), 30), true), (mutex(5), true), (mutex(5), false), (mutex(4), false)],
+        &[mutex(5)],
+    );
     check(&[(mutex(5), true), (lock(Some(5), 30), true)], &[lock(Some(5), 30)]);
     let mut state = Remembered::default();
     state.apply(&lock(Some(7), 30));
-    assert_eq!((state.later_than(&lock(Some(5), 30)), state.later_than(&mutex(5))), (Revision::new(7), None));
+    assert_eq!(
+        (state.later_than(&lock(Some(5), 30)), state.later_than(&mutex(5))),
+        (Revision::new(7), None)
+    );
 }
 
 #[test]
 fn forgetting_revisions_forgets_no_request() {
-    check(&[(lock(Some(7), 30), true), (seen(9), true), (forget(), true), (forget(), false)], &[lock(None, 30)]);
-    check(&[(lock(Some(7), 30), true), (forget(), true), (lock(Some(3), 5), true)], &[lock(Some(3), 5)]);
+    check(
+        &[(lock(Some(7), 30), true), (seen(9), true), (forget(), true), (forget(), false)],
+        &[lock(None, 30)],
+    );
+    check(
+        &[(lock(Some(7), 30), true), (forget(), true), (lock(Some(3), 5), true)],
+        &[lock(Some(3), 5)],
+    );
     check(&[(distrusted(7), true), (seen(9), true), (forget(), true), (seen(3), true)], &[seen(3)]);
     check(&[(distrusted(7), true), (forget(), true), (distrusted(4), true)], &[distrusted(4)]);
     check(&[(forget(), false)], &[]);
@@ -96,7 +118,10 @@ fn what_was_watched_counts_for_the_longest_time_until_a_process_has_left_cleanly
         let key = "/shards/{shard}/lock".to_owned();
         Entry::Watched { key, orphan_timeout: Duration::from_secs(seconds) }
     };
-    check(&[(watched(30), true), (watched(10), false), (watched(60), true), (seen(1), true)], &[seen(1), watched(60)]);
+    check(
+        &[(watched(30), true), (watched(10), false), (watched(60), true), (seen(1), true)],
+        &[seen(1), watched(60)],
+    );
     let mut state = Remembered::default();
     state.apply(&watched(30));
     state.apply(&lock(Some(7), 10));
@@ -106,7 +131,10 @@ fn what_was_watched_counts_for_the_longest_time_until_a_process_has_left_cleanly
     state.apply(&Entry::CleanLeave);
     assert_eq!(of(&state, "/shards/7/lock"), None);
     let a = LockKey::new("/a").unwrap();
-    assert_eq!(state.at_start().of_sources(&a, |source| source == "main"), Some(Duration::from_secs(10)));
+    assert_eq!(
+        state.at_start().of_sources(&a, |source| source == "main"),
+        Some(Duration::from_secs(10))
+    );
     assert_eq!(state.at_start().of_sources(&a, |source| source == "other"), None);
 }
 
@@ -140,7 +168,13 @@ fn that_a_lock_has_had_several_sources_is_forgotten_once_a_process_has_left_clea
         terms: BTreeMap::new(),
     };
     let mut state = Remembered::default();
-    for entry in [of("one", "/a", 7), of("two", "/a", 10), of("two", "/b", 12), seen("one", 5), seen("two", 20)] {
+    for entry in [
+        of("one", "/a", 7),
+        of("two", "/a", 10),
+        of("two", "/b", 12),
+        seen("one", 5),
+        seen("two", 20),
+    ] {
         state.apply(&entry);
     }
     assert_eq!(state.clone().without_moved(), state, "any of them may be at the worker");
@@ -164,9 +198,12 @@ fn an_entry_is_read_as_it_was_written() {
         tenure: Some(Revision::MAX),
         orphan_timeout: Duration::new(3600, 999_999_999),
     };
-    let watched = Entry::Watched { key: "/{a}".to_owned(), orphan_timeout: Duration::from_millis(1500) };
+    let watched =
+        Entry::Watched { key: "/{a}".to_owned(), orphan_timeout: Duration::from_millis(1500) };
     let seen_of = seen_of(1, Some(u64::MAX), &[(u64::MAX, u64::MAX), (1, 2)]);
-    for entry in [odd, lock(None, 1), seen(1), seen_of, distrusted(1), forget(), watched, Entry::CleanLeave] {
+    for entry in
+        [odd, lock(None, 1), seen(1), seen_of, distrusted(1), forget(), watched, Entry::CleanLeave]
+    {
         let line = serde_json::to_string(&entry).unwrap();
         assert!(!line.contains('\n'), "{line}");
         assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);

@@ -23,7 +23,8 @@ const NOTE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long a disk that failed is left alone, while requests that need it are answered together.
 const RETRY_PERIOD: Duration = Duration::from_millis(100);
 
-/// How long the last commit may take. A disk that takes longer is not waited for: the process ends without it.
+/// How long the last commit may take. A disk that takes longer is not waited for: the process ends
+/// without it.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The thread, as others see it.
@@ -48,7 +49,8 @@ impl Writer {
         Ok(Writer { shared, directory: path, thread: Some(thread) })
     }
 
-    /// Has the journal begun; the future completes when that is durable. What was handed over before is written after it.
+    /// Has the journal begun; the future completes when that is durable. What was handed over
+    /// before is written after it.
     pub(super) fn begin(&self) -> impl Future<Output = Outcome> + Send + use<> {
         let (report, reported) = oneshot::channel();
         self.shared.queue().begin = Some(report);
@@ -66,10 +68,13 @@ impl Writer {
         hand_over(&self.shared, self.shared.queue(), None)
     }
 
-    /// Whether the disk did not take what it was last given, or has been at it for longer than that.
+    /// Whether the disk did not take what it was last given, or has been at it for longer than
+    /// that.
     pub(super) fn is_failing(&self, patience: Duration) -> bool {
         let Disk { failed, busy_since } = *self.shared.disk();
-        failed || busy_since.is_some_and(|since| since.elapsed() > patience) || self.shared.queue().ended
+        failed
+            || busy_since.is_some_and(|since| since.elapsed() > patience)
+            || self.shared.queue().ended
     }
 
     pub(super) fn inbox(&self) -> Inbox {
@@ -88,7 +93,8 @@ impl Writer {
         }
     }
 
-    /// Ends the thread after a last commit, with the clean mark in it or without. One that hangs in the disk is left to itself.
+    /// Ends the thread after a last commit, with the clean mark in it or without. One that hangs in
+    /// the disk is left to itself.
     pub(super) fn leave(mut self, clean: bool) -> Outcome {
         self.end(clean)
     }
@@ -105,7 +111,8 @@ impl Writer {
         let (queue, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         drop(queue);
         if waited.timed_out() {
-            let busy_for = self.shared.disk().busy_since.map_or(LEAVE_TIMEOUT, |since| since.elapsed());
+            let busy_for =
+                self.shared.disk().busy_since.map_or(LEAVE_TIMEOUT, |since| since.elapsed());
             return Err(StateError::Hangs { directory: self.directory.clone(), busy_for });
         }
         thread.join().unwrap_or(Err(StateError::Stopped))
@@ -119,21 +126,23 @@ impl Drop for Writer {
     }
 }
 
-/// Takes what must be on its way in the very step in which it is known, and that nobody waits for. What comes after the `state_dir`
-/// was closed is lost.
+/// Takes what must be on its way in the very step in which it is known, and that nobody waits for.
+/// What comes after the `state_dir` was closed is lost.
 #[derive(Debug, Clone)]
 pub struct Inbox(Arc<Shared>);
 
 impl Inbox {
-    /// Remembers that the store of this source went back, having been seen up to that revision: nothing that begins at or below it is
-    /// believed until its operator accepts that. It is never durable later than a revision that is noted after this.
+    /// Remembers that the store of this source went back, having been seen up to that revision:
+    /// nothing that begins at or below it is believed until its operator accepts that. It is never
+    /// durable later than a revision that is noted after this.
     pub fn distrust(&self, source: &str, through: Revision) {
         let entry = Entry::Distrusted { source: source.to_owned(), through };
         drop(hand_over(&self.0, self.0.queue(), Some(entry)));
     }
 
-    /// Forgets all revisions of a source, those that were noted too: its operator accepted that its store went back. That its locks may
-    /// have left requests at the worker stays remembered, of no tenure in particular. What is handed over after this is behind it.
+    /// Forgets all revisions of a source, those that were noted too: its operator accepted that its
+    /// store went back. That its locks may have left requests at the worker stays remembered, of no
+    /// tenure in particular. What is handed over after this is behind it.
     pub fn forget(&self, source: &str) {
         let mut queue = self.0.queue();
         queue.notes.remove(source);
@@ -230,7 +239,10 @@ impl Work {
             let mut changes = Vec::new();
             let mut asked = Vec::new();
             for Pending { entry, reports } in entries {
-                asked.push((reports, entry.map_or(Ok(()), |entry| self.take_over(entry, &mut changes))));
+                asked.push((
+                    reports,
+                    entry.map_or(Ok(()), |entry| self.take_over(entry, &mut changes)),
+                ));
             }
             let notes = notes.into_iter().map(|(source, seen)| Entry::highest_seen(source, seen));
             let mark = leaving.filter(|leaving| leaving.clean).map(|_| Entry::CleanLeave);
@@ -269,7 +281,8 @@ impl Work {
         }
     }
 
-    /// Takes over what an entry changes. A record that a later one stands in the way of is none: nobody would know of it after a crash.
+    /// Takes over what an entry changes. A record that a later one stands in the way of is none:
+    /// nobody would know of it after a crash.
     fn take_over(&mut self, entry: Entry, changes: &mut Vec<Entry>) -> Outcome {
         if self.state.apply(&entry) {
             changes.push(entry);
@@ -278,7 +291,8 @@ impl Work {
         self.state.later_than(&entry).map_or(Ok(()), |known| Err(StateError::Later { known }))
     }
 
-    /// Makes durable what has been taken over: these changes, and those before them that could not be written.
+    /// Makes durable what has been taken over: these changes, and those before them that could not
+    /// be written.
     fn commit(&mut self, changes: &[Entry]) -> Outcome {
         if changes.is_empty() && self.journal.is_sound() {
             return Ok(());
@@ -302,7 +316,10 @@ impl Work {
                     tracing::error!(state_dir = %directory.display(), %error, "{text}");
                 }
                 self.resume = self.last_commit + RETRY_PERIOD;
-                Err(StateError::NotWritten { directory: directory.to_owned(), source: Arc::new(error) })
+                Err(StateError::NotWritten {
+                    directory: directory.to_owned(),
+                    source: Arc::new(error),
+                })
             }
         }
     }
@@ -336,7 +353,8 @@ mod tests {
         assert!(writer.is_failing(Duration::ZERO) && !writer.is_failing(Duration::from_secs(3600)));
     }
 
-    /// Requests that had given up left their entries behind: while a disk hung, memory grew by one for each request.
+    /// Requests that had given up left their entries behind: while a disk hung, memory grew by one
+    /// for each request.
     #[test]
     fn what_waits_while_the_disk_hangs_is_bounded_by_who_waits() {
         // Nobody takes what comes in.
@@ -365,8 +383,12 @@ mod tests {
             other => format!("{other:?}"),
         };
         let forgets = r#"Some(Forget { source: "main" })"#;
-        assert_eq!(queue.entries.iter().map(tenure).collect::<Vec<_>>(), ["/a 7", "/b 8", "/a 9", forgets, "/a 7"]);
-        let reports: Vec<usize> = queue.entries.iter().map(|pending| pending.reports.len()).collect();
+        assert_eq!(
+            queue.entries.iter().map(tenure).collect::<Vec<_>>(),
+            ["/a 7", "/b 8", "/a 9", forgets, "/a 7"]
+        );
+        let reports: Vec<usize> =
+            queue.entries.iter().map(|pending| pending.reports.len()).collect();
         assert!(waiting.len() <= reports[0] && reports[0] <= 400 && reports[1] <= 4, "{reports:?}");
     }
 }

@@ -1,14 +1,16 @@
-//! What is decided of a source comes to the writer of the state in the order in which it was decided.
+//! What is decided of a source comes to the writer of the state in the order in which it was
+//! decided.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Kept by whoever decides something and hands it over, so that neither a record of a lost history nor how far that was seen comes behind
-/// its end.
+/// Kept by whoever decides something and hands it over, so that neither a record of a lost history
+/// nor how far that was seen comes behind its end.
 ///
-/// The driver of a source waits for it when its operator accepts that the store went back. It holds nothing then that anybody waits for
-/// who keeps the order: a gate, the registry, or what the driver's own state is guarded by.
+/// The driver of a source waits for it when its operator accepts that the store went back. It holds
+/// nothing then that anybody waits for who keeps the order: a gate, the registry, or what the
+/// driver's own state is guarded by.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Order(Arc<Mutex<BTreeMap<String, Decided>>>);
 

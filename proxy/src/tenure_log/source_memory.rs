@@ -34,7 +34,15 @@ impl SourceMemory {
         unclean_since: Option<Instant>,
     ) -> SourceMemory {
         let (accepted, cleared) = (AtomicBool::new(false), Mutex::default());
-        SourceMemory { name: name.to_owned(), remembered, inbox, order, unclean_since, accepted, cleared }
+        SourceMemory {
+            name: name.to_owned(),
+            remembered,
+            inbox,
+            order,
+            unclean_since,
+            accepted,
+            cleared,
+        }
     }
 
     fn cleared(&self) -> MutexGuard<'_, BTreeSet<LockKey>> {
@@ -43,12 +51,13 @@ impl SourceMemory {
 }
 
 impl GateMemory for SourceMemory {
-    /// Does not wait for the order: whoever keeps it may wait for the registry, which is locked while a gate is made.
+    /// Does not wait for the order: whoever keeps it may wait for the registry, which is locked
+    /// while a gate is made.
     fn of(&self, lock: &LockKey, layout: Layout) -> Option<fencepost_locks::Remembered> {
         let unclean_since = self.unclean_since.filter(|_| !self.cleared().contains(lock));
         let known = self.remembered.lock(&self.name, lock);
-        // Somebody may have been let in of whom this source knows nothing, and later than whom it knows: sources are renamed, routes
-        // are given others, and their former ones again.
+        // Somebody may have been let in of whom this source knows nothing, and later than whom it
+        // knows: sources are renamed, routes are given others, and their former ones again.
         let of_others = unclean_since.and_then(|_| {
             let of_sources = self.remembered.of_sources(lock, |source| source != self.name);
             of_sources.max(self.remembered.watched(lock))

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
-use fencepost_locks::{LockSpec, MemoryStore, RecordFormat, Remembered as OfGate, SourceOptions, Timing};
+use fencepost_locks::{
+    LockSpec, MemoryStore, RecordFormat, Remembered as OfGate, SourceOptions, Timing,
+};
 use fencepost_policy::{EnterError, FenceToken, LockKey};
 use fencepost_tests::{Scratch, eventually};
 
@@ -35,7 +37,10 @@ impl World {
         World::with(owners, |memory| memory.of_source("main")).await
     }
 
-    async fn with(owners: &[&str], gates: impl FnOnce(&Arc<Memory>) -> Arc<dyn GateMemory>) -> World {
+    async fn with(
+        owners: &[&str],
+        gates: impl FnOnce(&Arc<Memory>) -> Arc<dyn GateMemory>,
+    ) -> World {
         let scratch = Scratch::new();
         let memory = Arc::new(Memory::open(scratch.path()).unwrap());
         memory.state.begin().await.unwrap();
@@ -58,7 +63,8 @@ impl World {
 
     async fn goes_back_to(&self, to: u64) {
         self.store.rewind_to(revision(to));
-        let noticed = async || self.source.status(Instant::now()).distrusted_through.is_some().then_some(());
+        let noticed =
+            async || self.source.status(Instant::now()).distrusted_through.is_some().then_some(());
         eventually("the store is seen to have gone back", noticed).await;
     }
 
@@ -69,7 +75,8 @@ impl World {
             let _ = poll_fn(|context| Poll::Ready(accepts.as_mut().poll(context))).await;
         }
         let status = || self.source.status(Instant::now());
-        eventually("it is accepted", async || status().distrusted_through.is_none().then_some(())).await;
+        eventually("it is accepted", async || status().distrusted_through.is_none().then_some(()))
+            .await;
     }
 
     async fn record(&self, tenure: u64) -> Result<(), Rejection> {
@@ -81,7 +88,13 @@ impl World {
         let now = Instant::now();
         self.lock.may_enter(
             &token,
-            &Timing { arrived: now, not_before: None, now, max_age: Duration::from_secs(3600), linearizable: false },
+            &Timing {
+                arrived: now,
+                not_before: None,
+                now,
+                max_age: Duration::from_secs(3600),
+                linearizable: false,
+            },
         )
     }
 
@@ -98,8 +111,9 @@ impl World {
     }
 }
 
-/// The disk heard of an acceptance from the operator's request alone, when all else was done: without it the next process was where this
-/// one had been, and whoever asked again was told that nothing had gone back.
+/// The disk heard of an acceptance from the operator's request alone, when all else was done:
+/// without it the next process was where this one had been, and whoever asked again was told that
+/// nothing had gone back.
 #[tokio::test]
 async fn an_acceptance_comes_to_the_disk_whether_or_not_its_operator_waits_for_that() {
     let world = World::held_by(&["a", "b"]).await;
@@ -110,7 +124,8 @@ async fn an_acceptance_comes_to_the_disk_whether_or_not_its_operator_waits_for_t
     world.is_accepted_by_one_who_leaves().await;
     let after = world.on_the_disk().await;
     assert_eq!((after.highest_seen.get("main"), after.distrusted.get("main")), (None, None));
-    let forgotten = RememberedLock { layout: Layout::Key, tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
+    let forgotten =
+        RememberedLock { layout: Layout::Key, tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
     assert_eq!(after.lock("main", world.lock.key()), Some(&forgotten));
 
     assert!(!world.source.accept_regression().await.unwrap());
@@ -118,7 +133,8 @@ async fn an_acceptance_comes_to_the_disk_whether_or_not_its_operator_waits_for_t
     assert!(!world.memory.remembers_acceptance("main").await.unwrap());
 }
 
-/// Has a tenure recorded between the two steps of an acceptance: the disk is to forget, and the gates have not started anew.
+/// Has a tenure recorded between the two steps of an acceptance: the disk is to forget, and the
+/// gates have not started anew.
 #[derive(Debug)]
 struct Intruder {
     gates: Arc<dyn GateMemory>,
@@ -170,18 +186,25 @@ async fn a_record_that_an_acceptance_overtakes_is_none() {
     let world = World::held_by(&["a"]).await;
     world.store.put("/elsewhere", "x"); // 3
     let seen = || world.source.status(Instant::now()).revision;
-    eventually("the store is seen there", async || (seen() == Some(revision(3))).then_some(())).await;
+    eventually("the store is seen there", async || (seen() == Some(revision(3))).then_some(()))
+        .await;
     let mut record = pin!(world.record(2));
     let asked = poll_fn(|context| Poll::Ready(record.as_mut().poll(context))).await;
     world.goes_back_to(2).await;
     world.is_accepted_by_one_who_leaves().await;
     let is_decided = || !matches!(world.may_enter("a", 2), Err(EnterError::Confirm));
-    eventually("the lock is known, and its watch has caught up", async || is_decided().then_some(())).await;
+    eventually("the lock is known, and its watch has caught up", async || {
+        is_decided().then_some(())
+    })
+    .await;
     if asked.is_pending() {
         record.await.unwrap();
     }
     let entry = world.may_enter("a", 2);
-    assert!(matches!(&entry, Err(EnterError::Record(tenure)) if *tenure == revision(2)), "{entry:?}");
+    assert!(
+        matches!(&entry, Err(EnterError::Record(tenure)) if *tenure == revision(2)),
+        "{entry:?}"
+    );
     world.record(2).await.unwrap();
     assert!(world.may_enter("a", 2).is_ok());
     assert_eq!(world.tenure_on_the_disk().await.and_then(|lock| lock.tenure), Some(revision(2)));
@@ -190,23 +213,38 @@ async fn a_record_that_an_acceptance_overtakes_is_none() {
 #[tokio::test]
 async fn a_tenure_that_was_recorded_by_a_later_revision_of_its_own_is_recorded() {
     let world = World::held_by(&["a", "a"]).await;
-    world.memory.state.record("main", world.lock.key(), Layout::Key, revision(3), ORPHAN_TIMEOUT).await.unwrap();
+    world
+        .memory
+        .state
+        .record("main", world.lock.key(), Layout::Key, revision(3), ORPHAN_TIMEOUT)
+        .await
+        .unwrap();
     world.memory.record(&world.lock, revision(2), ORPHAN_TIMEOUT * 2).await.unwrap();
     assert!(world.may_enter("a", 2).is_ok());
-    let now = RememberedLock { layout: Layout::Key, tenure: Some(revision(3)), orphan_timeout: ORPHAN_TIMEOUT * 2 };
+    let now = RememberedLock {
+        layout: Layout::Key,
+        tenure: Some(revision(3)),
+        orphan_timeout: ORPHAN_TIMEOUT * 2,
+    };
     assert_eq!(world.tenure_on_the_disk().await, Some(now));
 }
 
 #[tokio::test]
 async fn a_tenure_that_a_later_one_stands_in_the_way_of_is_not_let_in() {
     let world = World::held_by(&["a", "b"]).await;
-    world.memory.state.record("main", world.lock.key(), Layout::Key, revision(4), ORPHAN_TIMEOUT).await.unwrap();
+    world
+        .memory
+        .state
+        .record("main", world.lock.key(), Layout::Key, revision(4), ORPHAN_TIMEOUT)
+        .await
+        .unwrap();
     assert_eq!(world.record(3).await, Err(Rejection::Unverifiable));
     assert!(matches!(world.may_enter("b", 3), Err(EnterError::Record(_))));
 }
 
-/// How far a store had been seen was looked at before an acceptance and noted after it: the next start was told that the store had gone back
-/// once more. Whoever notes does nothing else here, so that of so many acceptances several would fall in between.
+/// How far a store had been seen was looked at before an acceptance and noted after it: the next
+/// start was told that the store had gone back once more. Whoever notes does nothing else here, so
+/// that of so many acceptances several would fall in between.
 #[tokio::test]
 async fn how_far_a_store_was_seen_before_an_acceptance_is_not_noted_after_it() {
     let world = World::held_by(&["a"]).await;
@@ -222,12 +260,20 @@ async fn how_far_a_store_was_seen_before_an_acceptance_is_not_noted_after_it() {
         };
         let behind = store.clone();
         let source = LockSource::spawn(&name, options, move || behind).unwrap();
-        source.track(LockSpec { key: world.lock.key().clone(), format: world.lock.format().clone().into() }).unwrap();
+        source
+            .track(LockSpec {
+                key: world.lock.key().clone(),
+                format: world.lock.format().clone().into(),
+            })
+            .unwrap();
         let status = || source.status(Instant::now());
-        eventually("it is seen", async || (status().revision == Some(revision(4))).then_some(())).await;
+        eventually("it is seen", async || (status().revision == Some(revision(4))).then_some(()))
+            .await;
         store.rewind_to(revision(2));
-        eventually("it went back", async || status().distrusted_through.is_some().then_some(())).await;
-        let (memory, noted, is_over) = (Arc::clone(&world.memory), source.clone(), Arc::new(AtomicBool::new(false)));
+        eventually("it went back", async || status().distrusted_through.is_some().then_some(()))
+            .await;
+        let (memory, noted, is_over) =
+            (Arc::clone(&world.memory), source.clone(), Arc::new(AtomicBool::new(false)));
         let ends = Arc::clone(&is_over);
         let notes = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
@@ -242,8 +288,9 @@ async fn how_far_a_store_was_seen_before_an_acceptance_is_not_noted_after_it() {
     assert!(seen.values().all(|seen| seen.revision <= revision(2)), "{seen:?}");
 }
 
-/// Each was waited for before the next was handed over: a file in which a thousand routes begin to watch was refused, since the disk had not
-/// taken all of them within the time of a reload, and a start took as long as so many commits.
+/// Each was waited for before the next was handed over: a file in which a thousand routes begin to
+/// watch was refused, since the disk had not taken all of them within the time of a reload, and a
+/// start took as long as so many commits.
 #[tokio::test]
 async fn however_many_routes_watch_the_disk_is_told_of_all_of_them_at_once() {
     let (scratch, routes) = (Scratch::new(), 1_000);
@@ -258,7 +305,9 @@ async fn however_many_routes_watch_the_disk_is_told_of_all_of_them_at_once() {
     let text: String = (0..routes).map(watching).collect();
     let config = Config::from_toml(
         "f.toml",
-        &format!("[[listener]]\naddress = \"127.0.0.1:0\"\n[source.main]\nkind = \"memory\"\n{text}"),
+        &format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[source.main]\nkind = \"memory\"\n{text}"
+        ),
     );
     let config = config.unwrap();
     {
@@ -270,7 +319,8 @@ async fn however_many_routes_watch_the_disk_is_told_of_all_of_them_at_once() {
     assert_eq!(StateDir::open(scratch.path()).unwrap().1.watched.len(), routes);
 }
 
-/// It was remembered for as long as its source was there, where that is called otherwise than in the process before.
+/// It was remembered for as long as its source was there, where that is called otherwise than in
+/// the process before.
 #[tokio::test]
 async fn what_an_operator_has_ended_is_ended_though_its_source_has_another_name_and_is_made_anew() {
     let world = World::held_by(&["a"]).await;
@@ -278,13 +328,15 @@ async fn what_an_operator_has_ended_is_ended_though_its_source_has_another_name_
     let crashed = Scratch::new();
     fs::copy(world.scratch.path().join("journal"), crashed.path().join("journal")).unwrap();
     let next = Memory::open(crashed.path()).unwrap();
-    let left_behind = || next.of_source("renamed").of(world.lock.key(), Layout::Key).and_then(|left| left.until);
+    let left_behind =
+        || next.of_source("renamed").of(world.lock.key(), Layout::Key).and_then(|left| left.until);
     assert!(left_behind().is_some());
     next.of_source("renamed").clear(world.lock.key());
     assert_eq!(left_behind(), None);
 }
 
-/// Its gate began with the floor of the other one: whoever held the mutex since before was told `replayed-tenure`, though nobody had come after.
+/// Its gate began with the floor of the other one: whoever held the mutex since before was told
+/// `replayed-tenure`, though nobody had come after.
 #[tokio::test]
 async fn a_gate_begins_with_no_tenure_of_another_layout_and_waits_for_its_requests() {
     let world = World::held_by(&["a"]).await;

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::panics::contained;
 
-/// For how long a name keeps its addresses: a lookup takes a thread and asks a server, and connections are opened by hundreds.
+/// For how long a name keeps its addresses: a lookup takes a thread and asks a server, and
+/// connections are opened by hundreds.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// How many names are kept.
@@ -35,11 +36,14 @@ struct Found {
 
 impl Addresses {
     fn new() -> Addresses {
-        Addresses(Cache::builder().max_capacity(NAMES_MAX).eviction_policy(EvictionPolicy::lru()).build())
+        Addresses(
+            Cache::builder().max_capacity(NAMES_MAX).eviction_policy(EvictionPolicy::lru()).build(),
+        )
     }
 
-    /// Connects to the addresses of `host`: those that are kept, or else those that `look_up` finds. If the connection fails, the
-    /// next one looks the name up again, because the worker may have moved.
+    /// Connects to the addresses of `host`: those that are kept, or else those that `look_up`
+    /// finds. If the connection fails, the next one looks the name up again, because the worker may
+    /// have moved.
     ///
     /// # Errors
     /// If the name has no addresses, or `connect` fails.
@@ -57,13 +61,20 @@ impl Addresses {
         }
         let lookup = async {
             // tokio panics where the system has no thread for a lookup.
-            let addresses = contained(look_up()).await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))?;
+            let addresses = contained(look_up())
+                .await
+                .unwrap_or_else(|panicked| Err(io::Error::other(panicked)))?;
             Ok(Found { addresses: addresses.into(), until: Instant::now() + KEPT_FOR })
         };
         let found = self.0.try_get_with_by_ref(host, lookup).await;
         let found = found.map_err(|error: Arc<io::Error>| io::Error::new(error.kind(), error))?;
         let connected = connect(&found.addresses).await;
-        if connected.is_err() && self.0.get(host).await.is_some_and(|now| Arc::ptr_eq(&now.addresses, &found.addresses))
+        if connected.is_err()
+            && self
+                .0
+                .get(host)
+                .await
+                .is_some_and(|now| Arc::ptr_eq(&now.addresses, &found.addresses))
         {
             self.0.invalidate(host).await;
         }
@@ -82,7 +93,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3);
 
-    /// A resolver that takes its time, and whose addresses have the number of the lookup for a port.
+    /// A resolver that takes its time, and whose addresses have the number of the lookup for a
+    /// port.
     struct Resolver {
         addresses: Addresses,
         lookups: Cell<u16>,
@@ -93,7 +105,10 @@ mod tests {
             Resolver { addresses: Addresses::new(), lookups: Cell::new(0) }
         }
 
-        async fn connect(&self, connect: impl AsyncFnOnce(u16) -> io::Result<u16>) -> Result<u16, io::ErrorKind> {
+        async fn connect(
+            &self,
+            connect: impl AsyncFnOnce(u16) -> io::Result<u16>,
+        ) -> Result<u16, io::ErrorKind> {
             let look_up = || {
                 self.lookups.set(self.lookups.get() + 1);
                 let number = self.lookups.get();
@@ -103,7 +118,9 @@ mod tests {
                 }
             };
             let host = ("worker".to_owned(), 80);
-            let connected = self.addresses.connect(&host, look_up, async |found| connect(found[0].port()).await);
+            let connected = self
+                .addresses
+                .connect(&host, look_up, async |found| connect(found[0].port()).await);
             connected.await.map_err(|error| error.kind())
         }
 
@@ -144,18 +161,28 @@ mod tests {
             sleep(KEPT_FOR).await;
             (resolver.get().await, sleep(KEPT_FOR / 2).await, resolver.get().await)
         };
-        assert_eq!(tokio::join!(fails_late, later), (Err(io::ErrorKind::TimedOut), (Ok(3), (), Ok(3))));
+        assert_eq!(
+            tokio::join!(fails_late, later),
+            (Err(io::ErrorKind::TimedOut), (Ok(3), (), Ok(3)))
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn failed_or_panicking_lookup_is_done_again() {
         let addresses = Addresses::new();
         let host = ("worker".to_owned(), 80);
-        let fails = addresses.connect(&host, async || Err(io::ErrorKind::HostUnreachable.into()), async |_| Ok(()));
+        let fails = addresses.connect(
+            &host,
+            async || Err(io::ErrorKind::HostUnreachable.into()),
+            async |_| Ok(()),
+        );
         assert_eq!(fails.await.unwrap_err().kind(), io::ErrorKind::HostUnreachable);
         let panics = addresses.connect(&host, async || panic!("no thread"), async |_| Ok(()));
         assert_eq!(panics.await.unwrap_err().kind(), io::ErrorKind::Other);
         let found = || async { Ok(vec![SocketAddr::from(([127, 0, 0, 1], 1))]) };
-        assert_eq!(addresses.connect(&host, found, async |found| Ok(found.len())).await.unwrap(), 1);
+        assert_eq!(
+            addresses.connect(&host, found, async |found| Ok(found.len())).await.unwrap(),
+            1
+        );
     }
 }

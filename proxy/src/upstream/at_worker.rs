@@ -24,8 +24,8 @@ use super::upload::{Broken, Upload};
 use crate::server::BodyFault;
 use crate::wire::{Alarm, BackgroundGuard, Socket};
 
-/// A request at the worker. It has a task of its own, which ends when the worker is done with the request, or it is given up; whether its
-/// client is there makes no difference to that.
+/// A request at the worker. It has a task of its own, which ends when the worker is done with the
+/// request, or it is given up; whether its client is there makes no difference to that.
 pub(super) struct AtWorker<P: Permit> {
     link: Link,
     /// The connection, as long as it has to be reset before the permit goes.
@@ -44,7 +44,8 @@ pub(super) struct AtWorker<P: Permit> {
     /// Whether its upload gives way to those who wait for its connection.
     gives_way: bool,
     watch: Option<Rc<dyn TenureWatch>>,
-    /// Ready when the tenure has ended. `None` as long as that is not watched, and once it is known.
+    /// Ready when the tenure has ended. `None` as long as that is not watched, and once it is
+    /// known.
     until_end: Option<Pin<Box<dyn Future<Output = ()>>>>,
     tenure_has_ended: bool,
     alarm: Alarm,
@@ -56,7 +57,8 @@ pub(super) struct AtWorker<P: Permit> {
     read: u64,
     /// When a client that lets it wait is looked at again.
     looks_at: Option<Instant>,
-    /// When the worker was last heard of, or found to be too slow. `None` as long as the request has not taken too long.
+    /// When the worker was last heard of, or found to be too slow. `None` as long as the request
+    /// has not taken too long.
     overdue_since: Option<Instant>,
     /// Whether it is not read for ever once its client has left.
     is_left_in_time: bool,
@@ -74,7 +76,8 @@ pub(super) type Outcome<P> = Result<Response<ResponseBody<P>>, SendError<P>>;
 /// A request that hyper has been given.
 pub(super) struct Sent {
     pub(super) head: HeadFuture,
-    /// The request once more, where hyper would not give it back although the worker has refused it.
+    /// The request once more, where hyper would not give it back although the worker has refused
+    /// it.
     pub(super) copy: Option<Box<Request<RequestBody>>>,
     pub(super) asks_to_upgrade: bool,
     pub(super) is_head: bool,
@@ -138,9 +141,11 @@ impl<P: Permit> AtWorker<P> {
         at_worker
     }
 
-    /// Ready when a client that has let its connection wait since then is to lose it, since others wait for one.
+    /// Ready when a client that has let its connection wait since then is to lose it, since others
+    /// wait for one.
     fn poll_stall(&mut self, cx: &mut Context<'_>, since: Instant) -> Poll<()> {
-        let due = self.looks_at.map_or(since + STALL_MAX, |looks_at| looks_at.max(since + STALL_MAX));
+        let due =
+            self.looks_at.map_or(since + STALL_MAX, |looks_at| looks_at.max(since + STALL_MAX));
         ready!(self.client_alarm.poll(cx, due));
         if self.pool.takes_from_client() {
             return Poll::Ready(());
@@ -160,14 +165,16 @@ impl<P: Permit> AtWorker<P> {
         self.upload.as_ref().is_some_and(|upload| upload.is_running())
     }
 
-    /// Whether a worker that has been silent for too long is not waited for any longer: it has had its time, or it does not have the
-    /// whole of the request, and is not to get that later.
+    /// Whether a worker that has been silent for too long is not waited for any longer: it has had
+    /// its time, or it does not have the whole of the request, and is not to get that later.
     fn is_given_up(&self) -> bool {
-        let closes = self.without_client.is_some() && self.closes_at.is_some_and(|at| at <= Instant::now());
+        let closes =
+            self.without_client.is_some() && self.closes_at.is_some_and(|at| at <= Instant::now());
         self.overdue_since.is_some() || closes || self.is_upload() || !self.handed_over.is_written()
     }
 
-    /// The worker has taken too long; its end is waited for without the client, as long as it is heard of.
+    /// The worker has taken too long; its end is waited for without the client, as long as it is
+    /// heard of.
     fn overdue(&mut self) {
         self.watch_tenure(); // With which its answer may have to be cut.
         let last_bytes = self.last_bytes();
@@ -186,7 +193,11 @@ impl<P: Permit> AtWorker<P> {
     fn lose(&mut self, how: Ending) {
         if self.overdue_since.replace(Instant::now()).is_none() {
             let last_bytes = self.last_bytes();
-            if how == Ending::BodyCut { self.permit.body_cut(last_bytes) } else { self.permit.overdue(last_bytes) }
+            if how == Ending::BodyCut {
+                self.permit.body_cut(last_bytes)
+            } else {
+                self.permit.overdue(last_bytes)
+            }
         }
     }
 
@@ -197,7 +208,8 @@ impl<P: Permit> AtWorker<P> {
             Link::Http2(_) => self.handed_over.last_write(),
         };
         let now = Instant::now();
-        let until = written.map_or(now, |written| now.max(written + self.pool.upstream().unacknowledged_max));
+        let until = written
+            .map_or(now, |written| now.max(written + self.pool.upstream().unacknowledged_max));
         let is_to_close = self.is_alone() || !self.handed_over.is_settled();
         LastBytes { until, connection: is_to_close.then(|| Rc::downgrade(&self.connection)) }
     }
@@ -284,7 +296,10 @@ impl<P: Permit> AtWorker<P> {
                 self.closes_at.map_or(counts_until, |at| at.min(counts_until))
             }
             None => {
-                let turn = self.upload.as_ref().map_or(waiting_since, |upload| upload.worker_has_its_turn_since());
+                let turn = self
+                    .upload
+                    .as_ref()
+                    .map_or(waiting_since, |upload| upload.worker_has_its_turn_since());
                 let silent = waiting_since.max(turn) + self.timeouts.silence;
                 let ends = match self.closes_at {
                     Some(at) if self.without_client.is_some() => Some(at),
@@ -296,8 +311,8 @@ impl<P: Permit> AtWorker<P> {
         self.alarm.poll(cx, due)
     }
 
-    /// Hears whether a worker that has taken too long has said something that is no head yet, or no whole piece: it has been at the request
-    /// until then. Over HTTP/2 that is not seen.
+    /// Hears whether a worker that has taken too long has said something that is no head yet, or no
+    /// whole piece: it has been at the request until then. Over HTTP/2 that is not seen.
     fn hear(&mut self, cx: &Context<'_>) {
         if let Link::Http1(connection) = &self.link {
             connection.turns().wake_after_next(cx);

@@ -14,8 +14,9 @@ const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Passes bytes both ways until both ends have ended theirs.
 ///
-/// As `tokio::io::copy_bidirectional`, but for the room that it keeps for what may come next: of ten thousand websockets nearly all wait,
-/// and theirs would be up to 320 MB. Here only what an end does not take at once is kept.
+/// As `tokio::io::copy_bidirectional`, but for the room that it keeps for what may come next: of
+/// ten thousand websockets nearly all wait, and theirs would be up to 320 MB. Here only what an end
+/// does not take at once is kept.
 ///
 /// # Errors
 /// The first of either end.
@@ -105,7 +106,11 @@ impl Way {
 }
 
 /// Writes as much as goes, but something.
-fn write_some(cx: &mut Context<'_>, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Poll<io::Result<usize>> {
+fn write_some(
+    cx: &mut Context<'_>,
+    to: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+) -> Poll<io::Result<usize>> {
     match ready!(Pin::new(to).poll_write(cx, bytes))? {
         0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
         taken => Poll::Ready(Ok(taken)),
@@ -162,12 +167,17 @@ mod tests {
         passes.await.unwrap().unwrap();
     }
 
-    /// An end that has been reached, whether that was read. By TLS, a read behind that waits for ever.
+    /// An end that has been reached, whether that was read. By TLS, a read behind that waits for
+    /// ever.
     #[derive(Default)]
     struct Ended(bool);
 
     impl AsyncRead for Ended {
-        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
             assert!(!std::mem::replace(&mut self.0, true), "it was read");
             Poll::Ready(Ok(()))
         }

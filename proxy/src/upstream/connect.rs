@@ -29,14 +29,17 @@ pub(super) struct Opened {
     pub(super) made_with: Option<Arc<ClientConfig>>,
 }
 
-/// Whether a worker takes connections within that time, and what is spoken on them. It is closed again soon.
+/// Whether a worker takes connections within that time, and what is spoken on them. It is closed
+/// again soon.
 ///
 /// # Errors
 ///
-/// If the last address that was tried takes none, or who is there is not the worker that it should be, or does not take us for
-/// what we are.
+/// If the last address that was tried takes none, or who is there is not the worker that it should
+/// be, or does not take us for what we are.
 pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol, UpstreamError> {
-    let opened = timeout(within, open(upstream, Wants::Either)).await.map_err(|_| UpstreamError::Timeout)??;
+    let opened = timeout(within, open(upstream, Wants::Either))
+        .await
+        .map_err(|_| UpstreamError::Timeout)??;
     let Opened { mut socket, protocol, .. } = opened;
     if let Speaks::Tls(tls) = &upstream.speaks
         && let Ok(Err(refused)) = timeout(REFUSAL_MAX, socket.read_u8()).await
@@ -47,8 +50,8 @@ pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol,
     Ok(protocol)
 }
 
-/// How long a worker may take to refuse our certificate: by TLS 1.3 it does so when the handshake is over for us, and by nothing
-/// does it say that it has taken it.
+/// How long a worker may take to refuse our certificate: by TLS 1.3 it does so when the handshake
+/// is over for us, and by nothing does it say that it has taken it.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
 /// Opens a connection. By TLS, the worker picks what is spoken on it, of what would do.
@@ -71,7 +74,8 @@ pub(super) async fn connect(upstream: &Upstream) -> io::Result<Transport> {
             let look_up = async || Ok(lookup_host((host.0.as_str(), host.1)).await?.collect());
             let prepare = |socket: &TcpSocket| prepare(socket, upstream.unacknowledged_max);
             let connect = async |found: &[SocketAddr]| {
-                first_to_connect(found.iter().copied(), SILENCE_MAX, || quota.take_spare(), prepare).await
+                first_to_connect(found.iter().copied(), SILENCE_MAX, || quota.take_spare(), prepare)
+                    .await
             };
             let stream = ADDRESSES.connect(&host, look_up, connect).await?;
             stream.set_nodelay(true)?;
@@ -81,8 +85,9 @@ pub(super) async fn connect(upstream: &Upstream) -> io::Result<Transport> {
     }
 }
 
-/// Has the kernel reset the connection when the socket is closed or the process is killed, instead of delivering what it holds
-/// ([`Socket::end_in_order`] takes that back), and give up on what the worker does not acknowledge in time.
+/// Has the kernel reset the connection when the socket is closed or the process is killed, instead
+/// of delivering what it holds ([`Socket::end_in_order`] takes that back), and give up on what the
+/// worker does not acknowledge in time.
 ///
 /// Both are set before the connection exists, so that no byte is ever written without.
 fn prepare(socket: &TcpSocket, unacknowledged_max: Duration) -> io::Result<()> {
@@ -91,7 +96,8 @@ fn prepare(socket: &TcpSocket, unacknowledged_max: Duration) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(unacknowledged_max))
 }
 
-/// How long an address may say nothing until the next is tried as well: what RFC 8305 (section 5) recommends.
+/// How long an address may say nothing until the next is tried as well: what RFC 8305 (section 5)
+/// recommends.
 const SILENCE_MAX: Duration = Duration::from_millis(250);
 
 impl UpstreamTls {
@@ -107,10 +113,16 @@ async fn secure(transport: Transport, tls: &UpstreamTls, wants: Wants) -> io::Re
     let server_name = tls.server_name.clone();
     let stream = match wants {
         Wants::Either => connector.connect(server_name, transport).await?,
-        Wants::Http1 => connector.with_alpn(vec![HTTP1.to_vec()]).connect(server_name, transport).await?,
+        Wants::Http1 => {
+            connector.with_alpn(vec![HTTP1.to_vec()]).connect(server_name, transport).await?
+        }
     };
     // A worker without ALPN speaks what was there before it.
-    let protocol = if stream.get_ref().1.alpn_protocol() == Some(HTTP2) { Protocol::Http2 } else { Protocol::Http1 };
+    let protocol = if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
+        Protocol::Http2
+    } else {
+        Protocol::Http1
+    };
     Ok(Opened { socket: Socket::upstream_tls(stream), protocol, made_with: Some(made_with) })
 }
 

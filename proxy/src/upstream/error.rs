@@ -12,7 +12,8 @@ use super::request_body::RequestBody;
 use super::tls_failure::TlsFailure;
 use crate::server::BodyFault;
 
-/// Why there is no connection to a worker. One that could not be opened may be what many have waited for.
+/// Why there is no connection to a worker. One that could not be opened may be what many have
+/// waited for.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UpstreamError {
     /// It can't be reached.
@@ -33,7 +34,8 @@ pub enum UpstreamError {
     /// No connection was open in time.
     #[error("no upstream connection was open in time")]
     Timeout,
-    /// All connections that there may be are in use: none got free in time, or too many requests wait for one already.
+    /// All connections that there may be are in use: none got free in time, or too many requests
+    /// wait for one already.
     #[error("all upstream connections are in use")]
     Crowded,
 }
@@ -65,16 +67,18 @@ pub enum SendError<P> {
     NoAnswer {
         /// Whether the worker may know of it.
         forwarded: Forwarded,
-        /// What hyper says. `None` if the worker switched protocols without being asked, or if the request was cut because
-        /// its tenure had ended.
+        /// What hyper says. `None` if the worker switched protocols without being asked, or if the
+        /// request was cut because its tenure had ended.
         source: Option<hyper::Error>,
     },
-    /// The rest of its body will not come, for what its client did. The worker never has the whole; the permit learns of it.
+    /// The rest of its body will not come, for what its client did. The worker never has the whole;
+    /// the permit learns of it.
     Body(BodyFault),
-    /// It was sent, and the body of the answer is in a transfer coding that only the worker's next hop could undo. It is read to its end
-    /// for the permit's sake.
+    /// It was sent, and the body of the answer is in a transfer coding that only the worker's next
+    /// hop could undo. It is read to its end for the permit's sake.
     Coded,
-    /// It was sent, and there was no answer in time. An answer is still waited for; the permit learns of it.
+    /// It was sent, and there was no answer in time. An answer is still waited for; the permit
+    /// learns of it.
     Timeout,
 }
 
@@ -82,9 +86,11 @@ impl<P> fmt::Debug for SendError<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SendError::Unsent(_) => f.write_str("Unsent"),
-            SendError::NoAnswer { forwarded, source } => {
-                f.debug_struct("NoAnswer").field("forwarded", forwarded).field("source", source).finish()
-            }
+            SendError::NoAnswer { forwarded, source } => f
+                .debug_struct("NoAnswer")
+                .field("forwarded", forwarded)
+                .field("source", source)
+                .finish(),
             SendError::Body(fault) => f.debug_tuple("Body").field(fault).finish(),
             SendError::Coded => f.write_str("Coded"),
             SendError::Timeout => f.write_str("Timeout"),
@@ -113,7 +119,9 @@ impl<P> std::error::Error for SendError<P> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SendError::NoAnswer { source, .. } => source.as_ref().map(|error| error as _),
-            SendError::Unsent(_) | SendError::Body(_) | SendError::Coded | SendError::Timeout => None,
+            SendError::Unsent(_) | SendError::Body(_) | SendError::Coded | SendError::Timeout => {
+                None
+            }
         }
     }
 }

@@ -7,12 +7,13 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// The fields of a route's token: they are passed on although they look like fencing, and nothing that a server could take for one of
-/// them is.
+/// The fields of a route's token: they are passed on although they look like fencing, and nothing
+/// that a server could take for one of them is.
 #[derive(Debug)]
 pub struct KeptFields {
     names: Vec<HeaderName>,
-    /// Whether all of them are plain. Then no other plain name folds into one of them, and most fields of a head need no closer look.
+    /// Whether all of them are plain. Then no other plain name folds into one of them, and most
+    /// fields of a head need no closer look.
     are_plain: bool,
     /// Whether a request may name another path beside its own.
     other_paths: bool,
@@ -75,10 +76,15 @@ pub(super) fn scan(headers: &HeaderMap, kept: &KeptFields) -> Found {
             header::COOKIE => found.cookie = true,
             header::VIA => found.via = true,
             // Most heads have these, which are nothing of ours however they are read.
-            header::HOST | header::ACCEPT | header::CONTENT_TYPE | header::DATE | header::SERVER => {}
+            header::HOST
+            | header::ACCEPT
+            | header::CONTENT_TYPE
+            | header::DATE
+            | header::SERVER => {}
             header::USER_AGENT if kept.are_plain => {}
             _ => {
-                let of_one_hop = *name == KEEP_ALIVE || *name == PROXY_CONNECTION || *name == HTTP2_SETTINGS;
+                let of_one_hop =
+                    *name == KEEP_ALIVE || *name == PROXY_CONNECTION || *name == HTTP2_SETTINGS;
                 if of_one_hop || imitates_ours(name, kept) {
                     found.dropped.push(name.clone());
                 }
@@ -88,7 +94,8 @@ pub(super) fn scan(headers: &HeaderMap, kept: &KeptFields) -> Found {
     found
 }
 
-/// What the head says of framing and of the way of a request, or we add to it: servers that fold names must not find it twice.
+/// What the head says of framing and of the way of a request, or we add to it: servers that fold
+/// names must not find it twice.
 const SAID_ONCE: [&str; 9] = [
     "connection",
     "content-length",
@@ -101,20 +108,25 @@ const SAID_ONCE: [&str; 9] = [
     "x-forwarded-proto",
 ];
 
-/// Fields that name the path that is meant, or how much of it is none of the application's: IIS has rewritten requests by the URLs, and what
-/// ran behind it takes their word still (older Symfony and Zend). gunicorn takes a `SCRIPT_NAME` off the path, and a `PATH_INFO`
-/// passes there, too; applications of WSGI have a wrapper that takes off an `X-Script-Name`.
-const OTHER_PATHS: [&str; 5] = ["path-info", "script-name", "x-original-url", "x-rewrite-url", "x-script-name"];
+/// Fields that name the path that is meant, or how much of it is none of the application's: IIS has
+/// rewritten requests by the URLs, and what ran behind it takes their word still (older Symfony and
+/// Zend). gunicorn takes a `SCRIPT_NAME` off the path, and a `PATH_INFO` passes there, too;
+/// applications of WSGI have a wrapper that takes off an `X-Script-Name`.
+const OTHER_PATHS: [&str; 5] =
+    ["path-info", "script-name", "x-original-url", "x-rewrite-url", "x-script-name"];
 
-/// Fields that name the host that is meant, beside `X-Forwarded-Host`, which is written anew: RFC 7239 (section 5.3) has one, and servers and
-/// frameworks know the others.
-const OTHER_HOSTS: [&str; 5] = ["forwarded", "x-forwarded-server", "x-host", "x-http-host-override", "x-original-host"];
+/// Fields that name the host that is meant, beside `X-Forwarded-Host`, which is written anew: RFC
+/// 7239 (section 5.3) has one, and servers and frameworks know the others.
+const OTHER_HOSTS: [&str; 5] =
+    ["forwarded", "x-forwarded-server", "x-host", "x-http-host-override", "x-original-host"];
 
-/// Fields that name the method that is meant. Most servers that go by them do so for POST only, but some for any method. They pass in a head,
-/// by which a request is judged, and not behind a body.
-pub(crate) const METHOD_OVERRIDES: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
+/// Fields that name the method that is meant. Most servers that go by them do so for POST only, but
+/// some for any method. They pass in a head, by which a request is judged, and not behind a body.
+pub(crate) const METHOD_OVERRIDES: [&str; 3] =
+    ["x-http-method", "x-http-method-override", "x-method-override"];
 
-/// Letters, digits and `-`, by which no server mistakes one name for another. A table: this is asked of each byte of each name.
+/// Letters, digits and `-`, by which no server mistakes one name for another. A table: this is
+/// asked of each byte of each name.
 static IS_PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0;
@@ -129,12 +141,13 @@ fn is_plain(name: &HeaderName) -> bool {
     name.as_str().bytes().all(|byte| IS_PLAIN[usize::from(byte)])
 }
 
-/// Whether a field that is not in `kept` is named like fencing, or like a field of ours once a server has folded names, or names a path
-/// or a host that nobody has judged. CGI makes `_` of every `-`, and some servers of whatever is neither letter nor digit.
+/// Whether a field that is not in `kept` is named like fencing, or like a field of ours once a
+/// server has folded names, or names a path or a host that nobody has judged. CGI makes `_` of
+/// every `-`, and some servers of whatever is neither letter nor digit.
 fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
     let name_bytes = name.as_str().as_bytes();
-    let like_fence =
-        name_bytes.starts_with(b"fence") && name_bytes.get(5).is_some_and(|byte| !byte.is_ascii_alphanumeric());
+    let like_fence = name_bytes.starts_with(b"fence")
+        && name_bytes.get(5).is_some_and(|byte| !byte.is_ascii_alphanumeric());
     let is_plain = is_plain(name);
     let folds_into = |ours: &str| folds_alike(ours, name_bytes);
     let names_another = !kept.other_paths && OTHER_PATHS.into_iter().any(folds_into)
@@ -148,13 +161,18 @@ fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
         || !is_plain && SAID_ONCE.into_iter().any(folds_into)
 }
 
-/// Removes what concerns one connection only (RFC 9110, section 7.6.1) and what imitates fencing. `kept` fields and
-/// those that frame or route the message stay even if `Connection` names them.
+/// Removes what concerns one connection only (RFC 9110, section 7.6.1) and what imitates fencing.
+/// `kept` fields and those that frame or route the message stay even if `Connection` names them.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap, found: &Found, kept: &KeptFields) {
     if found.connection {
         for name in nominated(headers) {
-            let protected =
-                [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TE, header::UPGRADE];
+            let protected = [
+                header::HOST,
+                header::CONTENT_LENGTH,
+                header::TRANSFER_ENCODING,
+                header::TE,
+                header::UPGRADE,
+            ];
             if !protected.contains(&name) && !kept.contains(&name) {
                 headers.remove(name);
             }
@@ -171,7 +189,9 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap, found: &Found, kept: &K
 
 /// The field names in `Connection`. What is no name is no field either.
 fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
-    tokens(headers, &header::CONNECTION).filter_map(|token| HeaderName::from_bytes(token).ok()).collect()
+    tokens(headers, &header::CONNECTION)
+        .filter_map(|token| HeaderName::from_bytes(token).ok())
+        .collect()
 }
 
 /// Whether a field that is a list has that element, in any case.
@@ -193,9 +213,11 @@ pub(super) fn add_via(headers: &mut HeaderMap, found: &Found, hop: HeaderValue) 
     }
 }
 
-/// Removes trailers that could change what the head has said: who sent it, how it is framed, where it goes.
+/// Removes trailers that could change what the head has said: who sent it, how it is framed, where
+/// it goes.
 pub(super) fn retain_harmless_trailers(trailers: &mut HeaderMap, kept: &KeptFields) {
-    let harmful: Vec<HeaderName> = trailers.keys().filter(|name| is_harmful_trailer(name, kept)).cloned().collect();
+    let harmful: Vec<HeaderName> =
+        trailers.keys().filter(|name| is_harmful_trailer(name, kept)).cloned().collect();
     for name in harmful {
         trailers.remove(name);
     }

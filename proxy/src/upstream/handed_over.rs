@@ -29,9 +29,10 @@ pub(super) struct HandedOver {
 
 /// The body of a request as hyper gets it.
 ///
-/// Over HTTP/2 each piece comes as all but its last byte, and that byte. hyper has the last byte at once, but drops the body only when
-/// that byte is handed to h2, for which there has to be room for all before it, or when the stream is reset. (A worker that makes its
-/// window smaller in just that turn can take the room back; h2 tells nobody.)
+/// Over HTTP/2 each piece comes as all but its last byte, and that byte. hyper has the last byte at
+/// once, but drops the body only when that byte is handed to h2, for which there has to be room for
+/// all before it, or when the stream is reset. (A worker that makes its window smaller in just that
+/// turn can take the room back; h2 tells nobody.)
 pub(super) struct Outgoing {
     /// `None` once it was taken back.
     body: Option<RequestBody>,
@@ -42,7 +43,8 @@ pub(super) struct Outgoing {
 }
 
 /// What hyper gives for a request: a head, or the request back if nothing of it was sent.
-pub(super) type HeadFuture = Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<Outgoing>>>>>>;
+pub(super) type HeadFuture =
+    Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<Outgoing>>>>>>;
 
 impl HandedOver {
     /// A request of which nothing was handed over yet, on that connection.
@@ -82,7 +84,11 @@ impl HandedOver {
 
 impl Outgoing {
     /// A body that goes out by that protocol.
-    pub(super) fn new(mut body: RequestBody, protocol: Protocol, handed_over: Rc<HandedOver>) -> Outgoing {
+    pub(super) fn new(
+        mut body: RequestBody,
+        protocol: Protocol,
+        handed_over: Rc<HandedOver>,
+    ) -> Outgoing {
         body.goes_by(protocol);
         Outgoing { body: Some(body), last_byte: None, protocol, handed_over }
     }

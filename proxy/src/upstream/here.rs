@@ -20,18 +20,25 @@ pub(super) struct Here {
 }
 
 impl Here {
-    /// Up to how much is read of a response that does not say how long it is, and in how many pieces.
+    /// Up to how much is read of a response that does not say how long it is, and in how many
+    /// pieces.
     const BYTES_MAX: usize = 8 * 1024;
     const PIECES_MAX: usize = 8;
     /// How often the connection is given a turn to bring more.
     const TURNS_MAX: usize = 2;
 
     /// Reads what is here, and waits for no more than that.
-    pub(super) async fn read(incoming: &mut Incoming, protocol: Protocol, is_endless: bool) -> Here {
+    pub(super) async fn read(
+        incoming: &mut Incoming,
+        protocol: Protocol,
+        is_endless: bool,
+    ) -> Here {
         let mut here = Here::default();
         let length = incoming.size_hint().exact();
-        // Behind a length of 0 over HTTP/2 there may be trailers, and what comes first would be those.
-        let is_short = length.is_some_and(|length| length > 0) || length.is_none() && protocol == Protocol::Http1;
+        // Behind a length of 0 over HTTP/2 there may be trailers, and what comes first would be
+        // those.
+        let is_short = length.is_some_and(|length| length > 0)
+            || length.is_none() && protocol == Protocol::Http1;
         if is_endless || !is_short {
             return here;
         }
@@ -62,7 +69,8 @@ impl Here {
                 }
             }
             here.is_all = incoming.is_end_stream();
-            let is_enough = length.is_some() || pieces.iter().map(Bytes::len).sum::<usize>() >= Here::BYTES_MAX;
+            let is_enough =
+                length.is_some() || pieces.iter().map(Bytes::len).sum::<usize>() >= Here::BYTES_MAX;
             if here.is_all || is_enough {
                 break;
             }
@@ -72,7 +80,8 @@ impl Here {
     }
 }
 
-/// Lets the other tasks that are ready on this thread run once: the connection's task may have the next piece already.
+/// Lets the other tasks that are ready on this thread run once: the connection's task may have the
+/// next piece already.
 async fn let_others_run() {
     let mut has_waited = false;
     poll_fn(|cx| {

@@ -23,7 +23,8 @@ use crate::wire::{HTTP1_BUFFER_BYTES, Socket};
 /// What a worker may send up to the end of its response's head, interim answers (1xx) included.
 const BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024;
 
-/// One HTTP/1.1 connection to a worker. Closed, it ends by a reset, unless all that was begun on it has ended.
+/// One HTTP/1.1 connection to a worker. Closed, it ends by a reset, unless all that was begun on it
+/// has ended.
 pub(super) struct Http1 {
     sender: SendRequest<Outgoing>,
     driven: Rc<Driven>,
@@ -32,7 +33,8 @@ pub(super) struct Http1 {
     pub(super) idle_since: Instant,
     /// `None`: without TLS.
     made_with: Option<Arc<ClientConfig>>,
-    /// Whether its last response could be read in two ways. What comes after such a response is not trusted.
+    /// Whether its last response could be read in two ways. What comes after such a response is not
+    /// trusted.
     is_spoilt: bool,
     /// Whether all that was begun on it has ended, and nothing is left to be written.
     is_clean: bool,
@@ -58,7 +60,8 @@ impl Http1 {
         counted: Box<dyn Any>,
     ) -> hyper::Result<Box<Http1>> {
         let io = TokioIo::new(socket.clone());
-        let (mut sender, connection) = Builder::new().max_buf_size(HTTP1_BUFFER_BYTES).handshake(io).await?;
+        let (mut sender, connection) =
+            Builder::new().max_buf_size(HTTP1_BUFFER_BYTES).handshake(io).await?;
         let driven = Rc::new(Driven {
             socket,
             turns: Rc::default(),
@@ -68,14 +71,26 @@ impl Http1 {
         let driver = tokio::task::spawn_local(drive(connection, Rc::clone(&driven))).abort_handle();
         let ready = sender.ready().await;
         let (idle_since, is_clean) = (Instant::now(), true);
-        let connection =
-            Http1 { sender, driven, driver, idle_since, made_with, is_spoilt: false, is_clean, _counted: counted };
+        let connection = Http1 {
+            sender,
+            driven,
+            driver,
+            idle_since,
+            made_with,
+            is_spoilt: false,
+            is_clean,
+            _counted: counted,
+        };
         ready.map(|()| Box::new(connection))
     }
 
-    /// Whether a request may be sent: the last response has ended, and the worker has neither closed nor said more.
+    /// Whether a request may be sent: the last response has ended, and the worker has neither
+    /// closed nor said more.
     pub(super) fn is_usable(&self) -> bool {
-        self.sender.is_ready() && !self.driven.turns.have_ended() && !self.is_spoilt && self.socket().is_quiet()
+        self.sender.is_ready()
+            && !self.driven.turns.have_ended()
+            && !self.is_spoilt
+            && self.socket().is_quiet()
     }
 
     /// How its TLS was made.
@@ -108,7 +123,8 @@ impl Http1 {
         self.is_spoilt = true;
     }
 
-    /// The request is written and its response has ended. `None` if it can carry no other: it is closed then, in order.
+    /// The request is written and its response has ended. `None` if it can carry no other: it is
+    /// closed then, in order.
     pub(super) fn end_exchange(mut self: Box<Self>, has_body: bool) -> Option<Box<Http1>> {
         self.is_clean = true;
         self.idle_since = Instant::now();
@@ -132,8 +148,9 @@ impl Http1 {
         self.sender.ready().await.ok().map(|()| self)
     }
 
-    /// Closes it by its end and a reset behind that, so that the kernel keeps nothing of it: the side that closes first would keep its
-    /// port for a minute (TIME_WAIT), of which there are 28,000 to a worker. The worker must have read all that was written.
+    /// Closes it by its end and a reset behind that, so that the kernel keeps nothing of it: the
+    /// side that closes first would keep its port for a minute (TIME_WAIT), of which there are
+    /// 28,000 to a worker. The worker must have read all that was written.
     fn close_without_trace(&mut self) {
         self.is_clean = false;
         self.socket().shut_write();
@@ -165,7 +182,8 @@ impl Drop for Http1 {
 }
 
 impl Driven {
-    /// Whether the worker says more and more without having answered, which would keep the thread busy.
+    /// Whether the worker says more and more without having answered, which would keep the thread
+    /// busy.
     fn is_babble(&self) -> bool {
         let before = self.read_before_head.get();
         before.is_some_and(|before| self.socket.bytes_read() - before > BEFORE_HEAD_BYTES_MAX)

@@ -24,23 +24,25 @@ use super::quota::QuotaPermit;
 use super::turns::Turns;
 use crate::wire::{HTTP1_BUFFER_BYTES, PatientTimer, Socket};
 
-/// What a worker may send ahead on one stream. A connection has room for that on each of its streams: a few whose clients do not
-/// read hold up no other.
+/// What a worker may send ahead on one stream. A connection has room for that on each of its
+/// streams: a few whose clients do not read hold up no other.
 const WINDOW_BYTES: u32 = 256 * 1024;
 /// HTTP/2 knows no larger window.
 const CONNECTION_WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 /// The head of an answer, with 32 bytes for each field.
 const HEAD_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES as u32;
-/// How often a worker with requests is asked whether it is still there, and how long it may take to say so.
+/// How often a worker with requests is asked whether it is still there, and how long it may take to
+/// say so.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// A connection on which so many requests were given up gets no more, if there may be another. Servers end connections with many
-/// resets, and with them what is under way there: clients who reset their requests are many to us, and one to the worker.
+/// A connection on which so many requests were given up gets no more, if there may be another.
+/// Servers end connections with many resets, and with them what is under way there: clients who
+/// reset their requests are many to us, and one to the worker.
 const GIVEN_UP_MAX: u32 = 64;
 /// A connection that has been blocked for so long gets no more requests.
 const BLOCKED_MAX: Duration = Duration::from_millis(100);
 
-/// `None` once it has ended, as it does when the worker takes its leave: only when it is gone does hyper hand back what still waited
-/// there.
+/// `None` once it has ended, as it does when the worker takes its leave: only when it is gone does
+/// hyper hand back what still waited there.
 type Driver = RefCell<Option<Connection<TokioIo<Socket>, Outgoing, Executor>>>;
 
 /// An HTTP/2 connection to a worker.
@@ -72,7 +74,8 @@ pub(super) struct Stream {
 }
 
 impl Http2 {
-    /// Begins to speak HTTP/2. Done when the worker has said how many streams it allows: h2 would take more, and write them later.
+    /// Begins to speak HTTP/2. Done when the worker has said how many streams it allows: h2 would
+    /// take more, and write them later.
     pub(super) async fn begin(
         opened: Opened,
         permit: QuotaPermit,
@@ -82,10 +85,17 @@ impl Http2 {
         let Opened { socket, made_with, .. } = opened;
         let turns = Rc::<Turns>::default();
         let driver = Rc::<Driver>::default();
-        let look = Look { driver: Rc::downgrade(&driver), socket: socket.clone(), seen: Cell::default(), changed };
+        let look = Look {
+            driver: Rc::downgrade(&driver),
+            socket: socket.clone(),
+            seen: Cell::default(),
+            changed,
+        };
         let look = Rc::new(look);
-        let executor = Executor { turns: Rc::clone(&turns), look: Rc::clone(&look), has_begun: Rc::default() };
-        let handshake = builder(streams_max, executor).handshake(TokioIo::new(socket.clone())).await;
+        let executor =
+            Executor { turns: Rc::clone(&turns), look: Rc::clone(&look), has_begun: Rc::default() };
+        let handshake =
+            builder(streams_max, executor).handshake(TokioIo::new(socket.clone())).await;
         let (sender, hyper) = handshake.map_err(UpstreamError::handshake)?;
         *driver.borrow_mut() = Some(hyper);
         let connection = Rc::new(Http2 {
@@ -102,7 +112,11 @@ impl Http2 {
             _permit: permit,
         });
         let (tell, mut failure) = oneshot::channel();
-        tokio::task::spawn_local(drive(Rc::clone(&connection.driver), Rc::clone(&connection.turns), tell));
+        tokio::task::spawn_local(drive(
+            Rc::clone(&connection.driver),
+            Rc::clone(&connection.turns),
+            tell,
+        ));
         let has_spoken = || connection.socket.bytes_read() > 0;
         tokio::select! {
             biased;
@@ -119,14 +133,16 @@ impl Http2 {
         allowed(&self.driver)
     }
 
-    /// Whether the worker has ever allowed a stream: one that allows none on one connection allows none on the next.
+    /// Whether the worker has ever allowed a stream: one that allows none on one connection allows
+    /// none on the next.
     pub(super) fn has_allowed_any(&self) -> bool {
         self.look.seen.get().has_allowed_any
     }
 
     /// A stream, if there is room for one, `streams_max` being ours.
     pub(super) fn stream(self: &Rc<Self>, streams_max: usize) -> Option<Stream> {
-        let has_room = self.streams.get() < self.allowed().min(streams_max) && self.leaving.get() == 0;
+        let has_room =
+            self.streams.get() < self.allowed().min(streams_max) && self.leaving.get() == 0;
         if !has_room || self.is_stuck() {
             return None;
         }
@@ -144,10 +160,12 @@ impl Http2 {
         self.socket.write_blocked_since().is_some_and(|since| since.elapsed() >= BLOCKED_MAX)
     }
 
-    /// Whether it goes on: nobody has ended it, and it has requests or has not been idle for so long.
+    /// Whether it goes on: nobody has ended it, and it has requests or has not been idle for so
+    /// long.
     pub(super) fn is_kept(&self, idle_max: Duration) -> bool {
         self.is_alive()
-            && (self.streams.get() > 0 || self.idle_since.get().elapsed() < idle_max && self.socket.is_open())
+            && (self.streams.get() > 0
+                || self.idle_since.get().elapsed() < idle_max && self.socket.is_open())
     }
 
     fn is_alive(&self) -> bool {
@@ -161,7 +179,8 @@ impl Http2 {
 }
 
 impl Drop for Http2 {
-    /// hyper ends it by a GOAWAY now, as nobody has a stream of it. Where all requests have come to their ends, that arrives.
+    /// hyper ends it by a GOAWAY now, as nobody has a stream of it. Where all requests have come to
+    /// their ends, that arrives.
     fn drop(&mut self) {
         if self.given_up.get() == 0 && !self.socket.is_broken() {
             self.socket.deliver_when_closed();
@@ -237,7 +256,8 @@ async fn drive(driver: Rc<Driver>, turns: Rc<Turns>, tell: oneshot::Sender<Optio
         turns.end_one(false);
     });
     let ended = poll_fn(|cx| {
-        // That the worker has taken its leave is found out by asking, which hyper does not do before there is another request.
+        // That the worker has taken its leave is found out by asking, which hyper does not do
+        // before there is another request.
         turns.wake_after_next(cx);
         driver.borrow_mut().as_mut().map_or(Poll::Ready(Ok(())), |driver| Pin::new(driver).poll(cx))
     });
@@ -256,14 +276,16 @@ impl<F: FnMut()> Drop for Finally<F> {
 
 fn builder(streams_max: usize, executor: Executor) -> Builder<Executor> {
     let streams_max = u32::try_from(streams_max).unwrap_or(u32::MAX);
-    let connection_window = streams_max.saturating_mul(WINDOW_BYTES).min(CONNECTION_WINDOW_BYTES_MAX);
+    let connection_window =
+        streams_max.saturating_mul(WINDOW_BYTES).min(CONNECTION_WINDOW_BYTES_MAX);
     let mut builder = Builder::new(executor);
     builder
         .timer(PatientTimer)
         .initial_max_send_streams(0)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(connection_window)
-        // As much as over HTTP/1.1: a request whose answer cannot be read counts as one that may still run.
+        // As much as over HTTP/1.1: a request whose answer cannot be read counts as one that may
+        // still run.
         .max_header_list_size(HEAD_BYTES_MAX)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_INTERVAL);
@@ -294,7 +316,11 @@ impl Look {
     fn take(&self) {
         let allowed = self.driver.upgrade().map_or(0, |driver| allowed(&driver));
         let (is_blocked, before) = (self.socket.is_write_blocked(), self.seen.get());
-        self.seen.set(Seen { allowed, is_blocked, has_allowed_any: before.has_allowed_any || allowed > 0 });
+        self.seen.set(Seen {
+            allowed,
+            is_blocked,
+            has_allowed_any: before.has_allowed_any || allowed > 0,
+        });
         if allowed > before.allowed || before.is_blocked && !is_blocked {
             (self.changed)();
         }
@@ -338,11 +364,13 @@ where
     }
 }
 
-/// Whether hyper says that the worker has not looked at a request: it refused the stream, or left it out of those that
-/// it was going to finish when it closed.
+/// Whether hyper says that the worker has not looked at a request: it refused the stream, or left
+/// it out of those that it was going to finish when it closed.
 pub(super) fn was_refused(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
-    let Some(error) = source.and_then(|source| source.downcast_ref::<h2::Error>()) else { return false };
+    let Some(error) = source.and_then(|source| source.downcast_ref::<h2::Error>()) else {
+        return false;
+    };
     let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     let beyond_last = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
     error.is_remote() && (refused || beyond_last)

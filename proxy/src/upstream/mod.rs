@@ -1,10 +1,13 @@
-//! The upstream side: one pool of connections per worker and thread, and a request's way through it.
+//! The upstream side: one pool of connections per worker and thread, and a request's way through
+//! it.
 //!
-//! A request is forwarded in two steps, since the gate decides between them: [`Pool::ready`] waits for a connection, and
-//! [`ReadyConnection::send`] hands the request to hyper, with nothing in between.
+//! A request is forwarded in two steps, since the gate decides between them: [`Pool::ready`] waits
+//! for a connection, and [`ReadyConnection::send`] hands the request to hyper, with nothing in
+//! between.
 //!
-//! From there on the request has a task of its own (`at_worker`), which reads the response whether or not a client is left, and
-//! holds the permit ([`Permit`]) until the worker is done with the request.
+//! From there on the request has a task of its own (`at_worker`), which reads the response whether
+//! or not a client is left, and holds the permit ([`Permit`]) until the worker is done with the
+//! request.
 
 mod addresses;
 mod at_worker;

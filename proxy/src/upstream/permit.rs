@@ -12,8 +12,8 @@ use crate::wire::Socket;
 
 /// A request with what lets it out to the worker.
 ///
-/// [`ReadyConnection::send`](super::ReadyConnection::send) takes nothing else. The proof is the permit: whoever makes
-/// permits of type `P` decides what may be sent.
+/// [`ReadyConnection::send`](super::ReadyConnection::send) takes nothing else. The proof is the
+/// permit: whoever makes permits of type `P` decides what may be sent.
 pub struct Admitted<R, P> {
     request: R,
     permit: P,
@@ -36,62 +36,70 @@ impl<R, P: Permit> Admitted<R, P> {
 pub struct LastBytes {
     /// Until when the kernel may deliver what it holds of the request.
     pub until: Instant,
-    /// The connection that has to be reset before the request ceases to count, if it is there by then. `None` if it is gone, or goes on
-    /// with other requests.
+    /// The connection that has to be reset before the request ceases to count, if it is there by
+    /// then. `None` if it is gone, or goes on with other requests.
     pub connection: Option<Weak<Socket>>,
 }
 
-/// A request's place at the worker: held from just before its first byte is written until it is told how that ended.
+/// A request's place at the worker: held from just before its first byte is written until it is
+/// told how that ended.
 ///
 /// # Contract
 ///
-/// `finished` is called exactly once, `overdue`, `answered` and `body_cut` at most once each and only before it, `heard` any number of times
-/// between. None depends on the client: it may have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent)
-/// gets no call.
+/// `finished` is called exactly once, `overdue`, `answered` and `body_cut` at most once each and
+/// only before it, `heard` any number of times between. None depends on the client: it may have
+/// left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets
+/// no call.
 pub trait Permit: 'static {
-    /// The tenure that the request was admitted under, or whatever else has to last, for a request that takes so long that it may end
-    /// meanwhile. `None` if the request depends on nothing. Once it was told `overdue` or `body_cut` it
-    /// need not know any more.
+    /// The tenure that the request was admitted under, or whatever else has to last, for a request
+    /// that takes so long that it may end meanwhile. `None` if the request depends on nothing. Once
+    /// it was told `overdue` or `body_cut` it need not know any more.
     fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         None
     }
 
-    /// Whether requests of this kind have no end of their own: they are cut when their tenure ends, and not waited for. Asked when it is sent.
+    /// Whether requests of this kind have no end of their own: they are cut when their tenure ends,
+    /// and not waited for. Asked when it is sent.
     fn is_endless(&self) -> bool {
         false
     }
 
-    /// Whether nobody but its client waits for its end. So its answer is not read for ever once the client has left. Asked when it is sent.
+    /// Whether nobody but its client waits for its end. So its answer is not read for ever once the
+    /// client has left. Asked when it is sent.
     fn may_be_left(&self) -> bool {
         false
     }
 
-    /// Whether it gives way to those who wait for its connection while its client is the one to send more. Asked when it is sent, if its
-    /// body is streamed.
+    /// Whether it gives way to those who wait for its connection while its client is the one to
+    /// send more. Asked when it is sent, if its body is streamed.
     fn gives_way(&self) -> bool {
         false
     }
 
-    /// The worker has been silent for longer than it may. Its connection is still read: the end may yet be seen.
+    /// The worker has been silent for longer than it may. Its connection is still read: the end may
+    /// yet be seen.
     fn overdue(&mut self, _: LastBytes) {}
 
-    /// The worker has sent the head of its response, that long after the first byte, whoever still waits for it.
+    /// The worker has sent the head of its response, that long after the first byte, whoever still
+    /// waits for it.
     fn answered(&self, _took: Duration) {}
 
-    /// The worker will never have the whole request, and what was given of it has not left its connection yet.
+    /// The worker will never have the whole request, and what was given of it has not left its
+    /// connection yet.
     fn body_cut(&mut self, _: LastBytes) {}
 
-    /// The worker has said something of a request that it had taken too long for, or will never have whole: it was at it until
-    /// now.
+    /// The worker has said something of a request that it had taken too long for, or will never
+    /// have whole: it was at it until now.
     fn heard(&mut self) {}
 
-    /// Until when the request counts, once it was told `overdue` or `body_cut`: its connection is read until then. `None`: for
-    /// [`Timeouts::late`](super::Timeouts::late).
+    /// Until when the request counts, once it was told `overdue` or `body_cut`: its connection is
+    /// read until then. `None`: for [`Timeouts::late`](super::Timeouts::late).
     fn counts_until(&self) -> Option<Instant> {
         None
     }
 
-    /// The request is no longer seen at the worker. The kernel may deliver something of it until `last_bytes`.
+    /// The request is no longer seen at the worker. The kernel may deliver something of it until
+    /// `last_bytes`.
     fn finished(self, how: Ending, last_bytes: Instant);
 }
 
@@ -100,12 +108,14 @@ pub trait TenureWatch {
     /// How it is now.
     fn state(&self) -> TenureState;
 
-    /// Completes when that may have changed by anything but time and news that come without a word ([`TenureWatch::fetch_news`]). To miss nothing,
-    /// await it after a look at the state that was taken after this was called.
+    /// Completes when that may have changed by anything but time and news that come without a word
+    /// ([`TenureWatch::fetch_news`]). To miss nothing, await it after a look at the state that was
+    /// taken after this was called.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
-    /// Has newer news looked for while they are too old. Says when to look at the state again at the latest: they may come without a
-    /// word, as what dates many locks at once tells none of them.
+    /// Has newer news looked for while they are too old. Says when to look at the state again at
+    /// the latest: they may come without a word, as what dates many locks at once tells none of
+    /// them.
     fn fetch_news(&self) -> Instant;
 
     /// For how long what the client sends may be held up before it is cut.
@@ -118,20 +128,24 @@ pub trait TenureWatch {
 /// How a request's stay at the worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// The worker's response has ended, and nothing more of the request will be written. It is over.
+    /// The worker's response has ended, and nothing more of the request will be written. It is
+    /// over.
     Complete,
     /// The connection was lost before the response had ended. The request may still be running.
     Reset,
-    /// The worker was silent for too long, or went on for too long after the client had left. It may still be running.
+    /// The worker was silent for too long, or went on for too long after the client had left. It
+    /// may still be running.
     TimedOut,
-    /// The request was cut before all of it was written, and the response did not end. The worker may be working on the part that it has.
+    /// The request was cut before all of it was written, and the response did not end. The worker
+    /// may be working on the part that it has.
     BodyCut,
-    /// We cut it, since its tenure has ended and it had no end of its own. The worker may be working on it.
+    /// We cut it, since its tenure has ended and it had no end of its own. The worker may be
+    /// working on it.
     Cut,
 }
 
-/// A permit that is told of its end in any case: at the latest when it is dropped with its request, which happens when
-/// the worker thread is cut off.
+/// A permit that is told of its end in any case: at the latest when it is dropped with its request,
+/// which happens when the worker thread is cut off.
 pub(super) struct Held<P: Permit>(Option<P>);
 
 impl<P: Permit> Held<P> {

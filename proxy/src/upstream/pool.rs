@@ -26,15 +26,17 @@ use crate::wire::{Background, Socket};
 /// How often the log says the same of a worker.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a client may leave a piece of its response lying, or the next piece of its upload be waited for, while others wait for a
-/// connection.
+/// How long a client may leave a piece of its response lying, or the next piece of its upload be
+/// waited for, while others wait for a connection.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(1);
 
-/// The connections of one worker thread to one upstream: the one used last is used first. Clones share them.
+/// The connections of one worker thread to one upstream: the one used last is used first. Clones
+/// share them.
 ///
-/// Who finds none waits, in the order in which requests come. A task of the pool opens what those who wait need: a connection for
-/// each over HTTP/1.1, one for all over HTTP/2. Behind TLS nobody knows which it will be before it is there: what the worker picked
-/// last is what is expected of it.
+/// Who finds none waits, in the order in which requests come. A task of the pool opens what those
+/// who wait need: a connection for each over HTTP/1.1, one for all over HTTP/2. Behind TLS nobody
+/// knows which it will be before it is there: what the worker picked last is what is expected of
+/// it.
 #[derive(Clone)]
 pub struct Pool {
     shared: Rc<Shared>,
@@ -181,12 +183,17 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// If the worker cannot be reached, if there is no connection by `deadline`, or if too many wait already.
+    /// If the worker cannot be reached, if there is no connection by `deadline`, or if too many
+    /// wait already.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives up the place in the queue.
-    pub async fn ready(&self, wants: Wants, deadline: Instant) -> Result<ReadyConnection, UpstreamError> {
+    pub async fn ready(
+        &self,
+        wants: Wants,
+        deadline: Instant,
+    ) -> Result<ReadyConnection, UpstreamError> {
         if let Some(ready) = self.free(wants) {
             return Ok(ready);
         }
@@ -216,13 +223,14 @@ impl Pool {
         self.shared.is_usable(connection)
     }
 
-    /// A connection was lost with a request on it. By TLS 1.3, a worker refuses our certificate when we take the connection for open
-    /// already.
+    /// A connection was lost with a request on it. By TLS 1.3, a worker refuses our certificate
+    /// when we take the connection for open already.
     pub(super) fn lost(&self, socket: &Socket) {
         self.shared.complain_of_loss(socket);
     }
 
-    /// Whether a client that lets an HTTP/1.1 connection wait is to lose it, since others wait for one. One client does for each of them.
+    /// Whether a client that lets an HTTP/1.1 connection wait is to lose it, since others wait for
+    /// one. One client does for each of them.
     pub(super) fn takes_from_client(&self) -> bool {
         let (shared, now) = (&self.shared, Instant::now());
         let mut left = shared.clients_left.borrow_mut();
@@ -261,11 +269,14 @@ impl Shared {
             && self.upstream.is_current(connection.made_with())
     }
 
-    /// A stream of an HTTP/2 connection. Those that would be made otherwise by now get no more of them.
+    /// A stream of an HTTP/2 connection. Those that would be made otherwise by now get no more of
+    /// them.
     fn stream(&self) -> Option<Stream> {
         let upstream = &self.upstream;
         let mut open = self.http2.borrow_mut();
-        open.retain(|one| one.is_kept(upstream.idle_timeout) && upstream.is_current(one.made_with()));
+        open.retain(|one| {
+            one.is_kept(upstream.idle_timeout) && upstream.is_current(one.made_with())
+        });
         let stream = |worn: bool| {
             let mut fit = open.iter().filter(|connection| connection.is_worn() == worn);
             fit.find_map(|connection| connection.stream(upstream.streams_max))
@@ -355,7 +366,9 @@ impl Shared {
         if first == Wants::Either {
             return None;
         }
-        let other = waiting.iter().position(|waiter| waiter.wants == Wants::Either && !waiter.tell.is_closed())?;
+        let other = waiting
+            .iter()
+            .position(|waiter| waiter.wants == Wants::Either && !waiter.tell.is_closed())?;
         let link = self.free(Wants::Either)?;
         Some((waiting.remove(other)?, link))
     }
@@ -365,7 +378,9 @@ impl Shared {
         // How many do, up to that many: thousands may wait, and each that is served comes by here.
         let waiting = |wants: Option<Wants>, most: usize| {
             let waiting = self.waiting.borrow();
-            let fits = |waiter: &&Waiter| wants.is_none_or(|wants| wants == waiter.wants) && !waiter.tell.is_closed();
+            let fits = |waiter: &&Waiter| {
+                wants.is_none_or(|wants| wants == waiter.wants) && !waiter.tell.is_closed()
+            };
             waiting.iter().filter(fits).take(most).count()
         };
         if self.picked.get() == Protocol::Http2
@@ -414,12 +429,14 @@ impl Shared {
     /// What a connection is opened for, and until when: as long as anybody waits for it.
     fn opens_for(&self, wants: Wants, is_for_all: bool) -> Option<(Wants, Instant)> {
         let waiting = self.waiting.borrow();
-        let mut fit = waiting.iter().filter(|waiter| wants == Wants::Either || waiter.wants == wants);
+        let mut fit =
+            waiting.iter().filter(|waiter| wants == Wants::Either || waiter.wants == wants);
         let first = if is_for_all { wants } else { fit.clone().next()?.wants };
         Some((first, fit.by_ref().map(|waiter| waiter.deadline).max()?))
     }
 
-    /// No connection could be opened. Who waited for it is told: all, if it was for all and there is no other.
+    /// No connection could be opened. Who waited for it is told: all, if it was for all and there
+    /// is no other.
     fn fail(&self, error: &UpstreamError, (wants, began): (Wants, u64), is_for_all: bool) {
         if matches!(error, UpstreamError::Timeout) {
             return; // Nobody's time is left.
@@ -427,7 +444,9 @@ impl Shared {
         let tells_all = is_for_all && self.http2.borrow().is_empty();
         let told: VecDeque<_> = {
             let mut waiting = self.waiting.borrow_mut();
-            let fits = |waiter: &Waiter| waiter.arrival < began && (wants == Wants::Either || waiter.wants == wants);
+            let fits = |waiter: &Waiter| {
+                waiter.arrival < began && (wants == Wants::Either || waiter.wants == wants)
+            };
             if tells_all {
                 let (failed, others) = waiting.drain(..).partition(fits);
                 *waiting = others;
@@ -486,24 +505,35 @@ impl Shared {
         });
     }
 
-    /// Closes what has been idle for too long, or all that is if others may wait for a connection. False if nothing is left.
+    /// Closes what has been idle for too long, or all that is if others may wait for a connection.
+    /// False if nothing is left.
     fn close_old(&self) -> bool {
-        let idle_max = if self.upstream.quota.is_wanted() { Duration::ZERO } else { self.upstream.idle_timeout };
-        let closed: Vec<_> =
-            self.idle.borrow_mut().extract_if(.., |one| one.idle_since.elapsed() >= idle_max).collect();
-        let ended: Vec<_> = self.http2.borrow_mut().extract_if(.., |one| !one.is_kept(idle_max)).collect();
+        let idle_max = if self.upstream.quota.is_wanted() {
+            Duration::ZERO
+        } else {
+            self.upstream.idle_timeout
+        };
+        let closed: Vec<_> = self
+            .idle
+            .borrow_mut()
+            .extract_if(.., |one| one.idle_since.elapsed() >= idle_max)
+            .collect();
+        let ended: Vec<_> =
+            self.http2.borrow_mut().extract_if(.., |one| !one.is_kept(idle_max)).collect();
         drop((closed, ended)); // Nothing is borrowed: each makes room for a request that waits.
         !self.idle.borrow().is_empty() || !self.http2.borrow().is_empty()
     }
 
-    /// Says in the log that there is no TLS, and why: it will stay so until somebody does something about it.
+    /// Says in the log that there is no TLS, and why: it will stay so until somebody does something
+    /// about it.
     fn complain(&self, error: &UpstreamError) {
         let now = Instant::now();
         let error: &(dyn Error + 'static) = error;
         let what = error.source().map(ToString::to_string);
         let mut complained = self.complained.borrow_mut();
-        let said_lately =
-            complained.as_ref().is_some_and(|(last, said)| now < *last + COMPLAINT_INTERVAL && *said == what);
+        let said_lately = complained
+            .as_ref()
+            .is_some_and(|(last, said)| now < *last + COMPLAINT_INTERVAL && *said == what);
         if !said_lately {
             *complained = Some((now, what));
             tracing::warn!(upstream = %self.upstream.address, error = %WithCauses(error), "there is no TLS with the worker");

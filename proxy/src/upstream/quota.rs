@@ -11,13 +11,16 @@ pub(super) const QUOTA_LOOK: Duration = Duration::from_millis(50);
 /// How long a connection without a request is kept before it is asked whether others wait for one.
 pub(super) const IDLE_LOOK: Duration = Duration::from_secs(1);
 
-/// A pool that has fewer connections than that gets one also where the others have all but a quarter.
+/// A pool that has fewer connections than that gets one also where the others have all but a
+/// quarter.
 const FEW_MAX: usize = 8;
 
-/// How many connections to workers all threads may have at once, whatever the upstreams. Clones share it.
+/// How many connections to workers all threads may have at once, whatever the upstreams. Clones
+/// share it.
 ///
-/// A quarter is for pools that have few: whoever has requests wait at one worker, on as many connections as there may be, keeps nobody from
-/// another worker, nor from the same one by another thread.
+/// A quarter is for pools that have few: whoever has requests wait at one worker, on as many
+/// connections as there may be, keeps nobody from another worker, nor from the same one by another
+/// thread.
 #[derive(Debug, Clone)]
 pub struct ConnectionQuota(Arc<Shared>);
 
@@ -73,9 +76,12 @@ impl ConnectionQuota {
         has >= self.0.few
     }
 
-    /// Whether a pool that has so many is to leave what it is done with to those with few, who wait for one.
+    /// Whether a pool that has so many is to leave what it is done with to those with few, who wait
+    /// for one.
     pub(super) fn is_for_others(&self, has: usize) -> bool {
-        self.are_many(has) && self.is_wanted() && self.0.taken.load(Ordering::Relaxed) > self.most(has)
+        self.are_many(has)
+            && self.is_wanted()
+            && self.0.taken.load(Ordering::Relaxed) > self.most(has)
     }
 
     /// Whether there is one more for a pool that has so many.
@@ -87,7 +93,8 @@ impl ConnectionQuota {
         if has < self.0.few { self.0.connections } else { self.0.connections - self.0.reserve }
     }
 
-    /// Says that somebody waits for one: connections without a request are not to be kept meanwhile.
+    /// Says that somebody waits for one: connections without a request are not to be kept
+    /// meanwhile.
     pub(super) fn want(&self) -> Wanted {
         self.0.waiting.fetch_add(1, Ordering::Relaxed);
         Wanted(Arc::clone(&self.0))
@@ -142,7 +149,9 @@ mod tests {
     /// One upstream's had all, where threads were many.
     #[test]
     fn the_pools_of_one_upstream_have_half_of_what_is_for_those_with_few() {
-        for (connections, threads_, of_each) in [(256, 1, 8), (256, 4, 8), (256, 12, 2), (256, 100, 1), (94, 16, 1)] {
+        for (connections, threads_, of_each) in
+            [(256, 1, 8), (256, 4, 8), (256, 12, 2), (256, 100, 1), (94, 16, 1)]
+        {
             let quota = ConnectionQuota::of(connections, threads(threads_));
             let _many: Vec<_> = from_fn(|| quota.take_spare()).collect();
             let of_one = (0..).take_while(|has| quota.take(*has).is_some()).count();

@@ -29,7 +29,10 @@ struct Shared {
 
 impl Relay {
     /// What the client reads next.
-    pub(super) fn poll_piece(&self, cx: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
+    pub(super) fn poll_piece(
+        &self,
+        cx: &Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let mut shared = self.0.borrow_mut();
         if let Some(piece) = shared.pieces.pop_front() {
             shared.bytes -= bytes_of(&piece);

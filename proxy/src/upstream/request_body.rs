@@ -21,8 +21,8 @@ pub enum RequestBody {
     Empty,
     /// All of it, read before the request entered the gate.
     Whole(Whole),
-    /// Passed on as it comes, at the worker's pace. Boxed, since every request moves the room for it on its way through hyper:
-    /// 2 % of the instructions of a GET.
+    /// Passed on as it comes, at the worker's pace. Boxed, since every request moves the room for
+    /// it on its way through hyper: 2 % of the instructions of a GET.
     Streaming(Box<Streaming>),
 }
 
@@ -31,7 +31,8 @@ pub enum RequestBody {
 pub struct Whole {
     data: Option<Bytes>,
     trailers: Option<Box<HeaderMap>>,
-    /// Whether its length was said beforehand: then HTTP/1.1 says it too, and has no place for trailers.
+    /// Whether its length was said beforehand: then HTTP/1.1 says it too, and has no place for
+    /// trailers.
     was_announced: bool,
 }
 
@@ -66,16 +67,17 @@ pub enum PreparedBody {
     Awaited(Pin<Box<dyn Future<Output = Result<RequestBody, BodyError>>>>),
 }
 
-/// Makes a client's body ready to be forwarded: one whose length is known to be at most `whole_bytes_max` is read
-/// whole, so that a slow sender holds nothing up; any other is passed on as it comes. One of unknown length is as good as known where its
-/// end has come with its head: short chunks that are passed on one by one cost half as much again as a body of that length.
+/// Makes a client's body ready to be forwarded: one whose length is known to be at most
+/// `whole_bytes_max` is read whole, so that a slow sender holds nothing up; any other is passed on
+/// as it comes. One of unknown length is as good as known where its end has come with its head:
+/// short chunks that are passed on one by one cost half as much again as a body of that length.
 ///
 /// `kept` are the fields that carry the fence token; no trailer may have such a name.
 ///
 /// # Errors
 ///
-/// If the client does not send all of a body that is read whole, which is known once that was awaited, or contradicts itself. Nothing of
-/// it is forwarded then.
+/// If the client does not send all of a body that is read whole, which is known once that was
+/// awaited, or contradicts itself. Nothing of it is forwarded then.
 pub fn prepare_body(
     body: ClientBody,
     whole_bytes_max: usize,
@@ -100,7 +102,11 @@ pub fn prepare_body(
     })
 }
 
-async fn read_whole(mut body: ClientBody, length: usize, kept: Rc<KeptFields>) -> Result<RequestBody, BodyError> {
+async fn read_whole(
+    mut body: ClientBody,
+    length: usize,
+    kept: Rc<KeptFields>,
+) -> Result<RequestBody, BodyError> {
     let mut pieces = Pieces::default();
     let mut trailers = None;
     while let Some(frame) = body.frame().await {
@@ -112,23 +118,28 @@ async fn read_whole(mut body: ClientBody, length: usize, kept: Rc<KeptFields>) -
     Ok(Whole::of(pieces, trailers, &kept, true))
 }
 
-/// In how many pieces at most a body may be here whose length nobody knows: they may be empty, and come without end.
+/// In how many pieces at most a body may be here whose length nobody knows: they may be empty, and
+/// come without end.
 const PIECES_MAX: usize = 64;
 
-/// Reads what is here of a body whose length nobody knows, and waits for nothing. If that is all of it, it is a whole one.
+/// Reads what is here of a body whose length nobody knows, and waits for nothing. If that is all of
+/// it, it is a whole one.
 async fn read_what_has_come(
     mut body: ClientBody,
     bytes_max: usize,
     kept: Rc<KeptFields>,
 ) -> Result<RequestBody, BodyError> {
     let mut pieces = Pieces::default();
-    // The first piece is here with the head, if any is. Its connection gives another in its next turn.
+    // The first piece is here with the head, if any is. Its connection gives another in its next
+    // turn.
     let mut turns = 0;
     for _ in 0..PIECES_MAX {
         let Some(frame) = frame_within(turns, &mut body).await else { break };
         match frame.transpose()?.map(Frame::into_data) {
             Some(Ok(piece)) => pieces.add(piece, 0),
-            Some(Err(frame)) => return Ok(Whole::of(pieces, frame.into_trailers().ok(), &kept, false)),
+            Some(Err(frame)) => {
+                return Ok(Whole::of(pieces, frame.into_trailers().ok(), &kept, false));
+            }
             None => return Ok(Whole::of(pieces, None, &kept, false)),
         }
         if pieces.len() > bytes_max {
@@ -141,7 +152,10 @@ async fn read_what_has_come(
 }
 
 /// The next frame, or the end, if it is here when its connection has had so many more turns.
-async fn frame_within(mut turns: usize, body: &mut ClientBody) -> Option<Option<Result<Frame<Bytes>, BodyError>>> {
+async fn frame_within(
+    mut turns: usize,
+    body: &mut ClientBody,
+) -> Option<Option<Result<Frame<Bytes>, BodyError>>> {
     poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
         Poll::Ready(frame) => Poll::Ready(Some(frame)),
         Poll::Pending if turns == 0 => Poll::Ready(None),
@@ -185,7 +199,12 @@ impl Pieces {
 }
 
 impl Whole {
-    fn of(pieces: Pieces, trailers: Option<HeaderMap>, kept: &KeptFields, was_announced: bool) -> RequestBody {
+    fn of(
+        pieces: Pieces,
+        trailers: Option<HeaderMap>,
+        kept: &KeptFields,
+        was_announced: bool,
+    ) -> RequestBody {
         let trailers = trailers.map(|mut trailers| {
             fields::retain_harmless_trailers(&mut trailers, kept);
             trailers
@@ -242,12 +261,16 @@ impl Body for RequestBody {
     type Data = Bytes;
     type Error = RequestBodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
             RequestBody::Whole(whole) => {
                 let frame = whole.data.take().map(Frame::data);
-                let frame = frame.or_else(|| whole.trailers.take().map(|trailers| Frame::trailers(*trailers)));
+                let frame = frame
+                    .or_else(|| whole.trailers.take().map(|trailers| Frame::trailers(*trailers)));
                 Poll::Ready(frame.map(Ok))
             }
             RequestBody::Streaming(streaming) => streaming.poll_frame(cx),
@@ -258,7 +281,8 @@ impl Body for RequestBody {
         match self {
             RequestBody::Empty => true,
             RequestBody::Whole(whole) => whole.data.is_none() && whole.trailers.is_none(),
-            // Not before we have said so ourselves: what hyper is told here it may act upon at once.
+            // Not before we have said so ourselves: what hyper is told here it may act upon at
+            // once.
             RequestBody::Streaming(streaming) => streaming.upload.is_whole(),
         }
     }
@@ -266,7 +290,9 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
-            RequestBody::Whole(whole) => SizeHint::with_exact(whole.data.as_ref().map_or(0, Bytes::len) as u64),
+            RequestBody::Whole(whole) => {
+                SizeHint::with_exact(whole.data.as_ref().map_or(0, Bytes::len) as u64)
+            }
             RequestBody::Streaming(streaming) => streaming.body.size_hint(),
         }
     }
@@ -275,11 +301,15 @@ impl Body for RequestBody {
 impl Streaming {
     /// A body of which `ahead` was read before.
     fn of(ahead: Option<Bytes>, body: ClientBody, kept: Rc<KeptFields>) -> RequestBody {
-        let (upload, check, protocol) = (Rc::new(Upload::new()), PieceCheck::default(), Protocol::Http1);
+        let (upload, check, protocol) =
+            (Rc::new(Upload::new()), PieceCheck::default(), Protocol::Http1);
         RequestBody::Streaming(Box::new(Streaming { ahead, body, upload, check, kept, protocol }))
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         self.upload.wake_body(cx);
         match self.way(cx) {
             Way::Open => {}
@@ -303,8 +333,10 @@ impl Streaming {
                     fields::retain_harmless_trailers(trailers, &self.kept);
                 }
                 self.upload.piece_went_out(frame.data_ref().map_or(0, Bytes::len));
-                // hyper asks for nothing more after trailers, nor over HTTP/1.1 after the last byte that was announced.
-                let ends_by_length = self.protocol == Protocol::Http1 && self.body.size_hint().exact() == Some(0);
+                // hyper asks for nothing more after trailers, nor over HTTP/1.1 after the last byte
+                // that was announced.
+                let ends_by_length =
+                    self.protocol == Protocol::Http1 && self.body.size_hint().exact() == Some(0);
                 if frame.is_trailers() || self.body.is_end_stream() || ends_by_length {
                     self.upload.went_out();
                 }
@@ -314,7 +346,8 @@ impl Streaming {
                 self.upload.went_out();
                 Poll::Ready(None)
             }
-            // The worker must never take the part for the whole: hyper closes the connection, or resets the stream.
+            // The worker must never take the part for the whole: hyper closes the connection, or
+            // resets the stream.
             Some(Err(error)) => {
                 self.upload.break_off(Broken::ByClient(error.fault()));
                 Poll::Ready(Some(Err(RequestBodyError::Client(error))))

@@ -1,7 +1,8 @@
 //! The form that each protocol has for a request.
 //!
-//! [`outgoing_request`](super::outgoing_request) makes a request as HTTP/1.1 has it, since nobody knows what a worker behind TLS
-//! picks before the connection is there. A request that was not sent after all may go out on a connection of the other kind.
+//! [`outgoing_request`](super::outgoing_request) makes a request as HTTP/1.1 has it, since nobody
+//! knows what a worker behind TLS picks before the connection is there. A request that was not sent
+//! after all may go out on a connection of the other kind.
 
 use http::header::{HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::{Authority, Scheme, Uri};
@@ -38,13 +39,15 @@ pub(super) fn for_http2(request: &mut Request<RequestBody>, scheme: Scheme) {
     let host = request.headers_mut().remove(HOST).expect("a request that goes out has a host");
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = Some(scheme);
-    parts.authority = Some(Authority::try_from(host.as_bytes()).expect("the host has been checked"));
+    parts.authority =
+        Some(Authority::try_from(host.as_bytes()).expect("the host has been checked"));
     *request.uri_mut() = Uri::from_parts(parts).expect("a scheme, a host and a path are a URL");
 }
 
 pub(super) const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 
-/// Whether HTTP/1.1 sends it in chunks. hyper would send a GET without a body whose length it does not know.
+/// Whether HTTP/1.1 sends it in chunks. hyper would send a GET without a body whose length it does
+/// not know.
 pub(super) fn is_chunked(body: &RequestBody) -> bool {
     match body {
         RequestBody::Empty => false,
@@ -64,10 +67,17 @@ mod tests {
 
     #[test]
     fn a_request_goes_from_one_form_to_the_other_and_back() {
-        let mut request = Request::builder().uri("/a?b").header(HOST, "worker:1").body(RequestBody::Empty).unwrap();
+        let mut request = Request::builder()
+            .uri("/a?b")
+            .header(HOST, "worker:1")
+            .body(RequestBody::Empty)
+            .unwrap();
         for _ in 0..2 {
             for_http2(&mut request, Scheme::HTTPS);
-            assert_eq!(parts_of(&request), ("https://worker:1/a?b".to_owned(), Version::HTTP_2, None));
+            assert_eq!(
+                parts_of(&request),
+                ("https://worker:1/a?b".to_owned(), Version::HTTP_2, None)
+            );
             for_http1(&mut request);
             assert_eq!(parts_of(&request), ("/a?b".to_owned(), Version::HTTP_11, Some("worker:1")));
         }

@@ -34,16 +34,19 @@ pub enum InvalidHead {
     TwoLengths,
 }
 
-/// Makes the request that the worker gets of the one that the client sent, in the form that HTTP/1.1 has for it.
+/// Makes the request that the worker gets of the one that the client sent, in the form that
+/// HTTP/1.1 has for it.
 ///
-/// Fields that concern the client's connection only are left out, framing is set anew from `body`, and fields named
-/// like fencing are dropped unless `kept` has them. `Upgrade: websocket` is passed on from HTTP/1.1 to a worker that may speak
-/// HTTP/1.1; any other request to upgrade is forwarded as if it were none.
+/// Fields that concern the client's connection only are left out, framing is set anew from `body`,
+/// and fields named like fencing are dropped unless `kept` has them. `Upgrade: websocket` is passed
+/// on from HTTP/1.1 to a worker that may speak HTTP/1.1; any other request to upgrade is forwarded
+/// as if it were none.
 ///
 /// # Errors
 ///
-/// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, if there is no host (which HTTP/1.0
-/// alone does without) or an empty one and the worker may speak HTTP/2, or if there are two lengths.
+/// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, if
+/// there is no host (which HTTP/1.0 alone does without) or an empty one and the worker may speak
+/// HTTP/2, or if there are two lengths.
 pub fn outgoing_request(
     mut head: Parts,
     body: RequestBody,
@@ -59,7 +62,8 @@ pub fn outgoing_request(
     let may_switch = head.version == Version::HTTP_11 && upstream.may_speak(Protocol::Http1);
     // What has a body, if only an empty one in chunks, opens none.
     let may_switch = may_switch && !found.transfer_encoding;
-    let opens_websocket = found.upgrade && may_switch && opens_websocket(&head.method, headers, &body);
+    let opens_websocket =
+        found.upgrade && may_switch && opens_websocket(&head.method, headers, &body);
     let takes_trailers = found.te && fields::has_token(headers, &header::TE, b"trailers");
     fields::remove_hop_by_hop(headers, &found, kept);
     if opens_websocket {
@@ -101,8 +105,8 @@ pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
     fields::has_token(headers, &header::UPGRADE, b"websocket")
 }
 
-/// Leaves the framing to the body. hyper keeps a `Content-Length` that precedes `Transfer-Encoding` in its map, so
-/// what the client's framing said must not stay beside the new one.
+/// Leaves the framing to the body. hyper keeps a `Content-Length` that precedes `Transfer-Encoding`
+/// in its map, so what the client's framing said must not stay beside the new one.
 fn frame_anew(method: &Method, headers: &mut HeaderMap, found: &Found, body: &RequestBody) {
     if found.content_length {
         headers.remove(header::CONTENT_LENGTH);
@@ -140,7 +144,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Looks at the host that a request is for, which is named once: what is forwarded is looked at in this way anyhow.
+/// Looks at the host that a request is for, which is named once: what is forwarded is looked at in
+/// this way anyhow.
 ///
 /// # Errors
 ///
@@ -149,8 +154,9 @@ pub fn check_host(headers: &HeaderMap, uri: &Uri, version: Version) -> Result<()
     named_hosts(headers, uri, version).map(drop)
 }
 
-/// The host that the target names, and the one of the field. A target that names another host than the field is refused: who stands
-/// before us may have gone by the one, and the worker may go by the other.
+/// The host that the target names, and the one of the field. A target that names another host than
+/// the field is refused: who stands before us may have gone by the one, and the worker may go by
+/// the other.
 fn named_hosts<'r>(
     headers: &'r HeaderMap,
     uri: &'r Uri,
@@ -177,7 +183,8 @@ fn named_hosts<'r>(
     if is_valid { Ok((named, host)) } else { Err(InvalidHead::Target) }
 }
 
-/// Sees to it that there is one `Host`, and returns what the client said. Who says nothing, over HTTP/1.0, means the worker's.
+/// Sees to it that there is one `Host`, and returns what the client said. Who says nothing, over
+/// HTTP/1.0, means the worker's.
 fn settle_host(
     headers: &mut HeaderMap,
     uri: &Uri,
@@ -185,7 +192,9 @@ fn settle_host(
     upstream: &Upstream,
 ) -> Result<Option<HeaderValue>, InvalidHead> {
     let (said, stands_there) = match named_hosts(headers, uri, version)? {
-        (Some(named), _) => (Some(HeaderValue::from_bytes(named).map_err(|_| InvalidHead::Target)?), false),
+        (Some(named), _) => {
+            (Some(HeaderValue::from_bytes(named).map_err(|_| InvalidHead::Target)?), false)
+        }
         (None, host) => (host.cloned(), host.is_some()),
     };
     if said.as_ref().is_some_and(HeaderValue::is_empty) && upstream.may_speak(Protocol::Http2) {
@@ -197,8 +206,9 @@ fn settle_host(
     Ok(said)
 }
 
-/// Whether these bytes are a host and perhaps a port, or nothing: a name as a route's `host` may be, an IPv4 address, or an IPv6 address
-/// in brackets. Wherever a worker looks for the port then, it finds the host that the route was found by.
+/// Whether these bytes are a host and perhaps a port, or nothing: a name as a route's `host` may
+/// be, an IPv4 address, or an IPv6 address in brackets. Wherever a worker looks for the port then,
+/// it finds the host that the route was found by.
 fn is_host(authority: &[u8]) -> bool {
     let Ok(authority) = str::from_utf8(authority) else { return false };
     let (is_host, port) = match authority.strip_prefix('[').map(|rest| rest.split_once(']')) {
@@ -213,10 +223,11 @@ fn is_host(authority: &[u8]) -> bool {
     is_host && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
 }
 
-/// Whether that is a name, an IPv4 address, or nothing. RFC 3986 (section 3.2.2) lets more stand in a name, such as `,` and `;`, but DNS
-/// has no names of hosts with it (RFC 1123, section 2.1; `_` is in use all the same), and who reads a list there reads another host.
-/// A name with an empty label (`a..b`) is none, but for what the dot behind an absolute one ends with: some servers would read a
-/// shorter name.
+/// Whether that is a name, an IPv4 address, or nothing. RFC 3986 (section 3.2.2) lets more stand in
+/// a name, such as `,` and `;`, but DNS has no names of hosts with it (RFC 1123, section 2.1; `_`
+/// is in use all the same), and who reads a list there reads another host. A name with an empty
+/// label (`a..b`) is none, but for what the dot behind an absolute one ends with: some servers
+/// would read a shorter name.
 fn is_name(name: &str) -> bool {
     let mut before = b'.';
     name.bytes().all(|byte| {
@@ -246,7 +257,10 @@ fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: Option<Head
 }
 
 /// The addresses so far, in one field, and `address`.
-fn appended<'h>(earlier: impl Iterator<Item = &'h HeaderValue>, address: &HeaderValue) -> HeaderValue {
+fn appended<'h>(
+    earlier: impl Iterator<Item = &'h HeaderValue>,
+    address: &HeaderValue,
+) -> HeaderValue {
     let mut joined = BytesMut::new();
     for earlier in earlier {
         joined.put_slice(earlier.as_bytes());
@@ -257,8 +271,8 @@ fn appended<'h>(earlier: impl Iterator<Item = &'h HeaderValue>, address: &Header
     HeaderValue::from_maybe_shared(joined).unwrap_or_else(|_| address.clone())
 }
 
-/// The path alone. A URL may have none, which is `/` then (RFC 9112, section 3.2.1). An HTTP/2 request says its path apart, and has to
-/// say one (RFC 9113, section 8.3.1).
+/// The path alone. A URL may have none, which is `/` then (RFC 9112, section 3.2.1). An HTTP/2
+/// request says its path apart, and has to say one (RFC 9113, section 8.3.1).
 fn without_authority(uri: Uri, version: Version) -> Result<Uri, InvalidHead> {
     // A target of the authority form has no path; CONNECT is its only user.
     let target = uri.path_and_query().ok_or(InvalidHead::Target)?.as_str();
@@ -290,7 +304,12 @@ mod tests {
 
     /// Has a look at all texts of these bytes that are no more than so long.
     fn each_of(alphabet: &[u8], length_max: usize, look: &mut impl FnMut(&str)) {
-        fn behind(text: &mut String, alphabet: &[u8], length_max: usize, look: &mut impl FnMut(&str)) {
+        fn behind(
+            text: &mut String,
+            alphabet: &[u8],
+            length_max: usize,
+            look: &mut impl FnMut(&str),
+        ) {
             look(text);
             if text.len() < length_max {
                 for byte in alphabet {
@@ -323,7 +342,8 @@ mod tests {
             let labels: Vec<&str> = host.split('.').collect();
             let is_named = labels.iter().rev().skip(1).all(|label| !label.is_empty());
             let is_name = is_named && !host.contains([':', '[', ']', ',']);
-            let expected = is_name || address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+            let expected =
+                is_name || address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
             assert_eq!(is_host(text.as_bytes()), expected, "{text:?}");
         });
     }
@@ -333,18 +353,31 @@ mod tests {
         for byte in 0..=u8::MAX {
             let may_stand = byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
             assert_eq!(is_host(&[b'a', byte, b'b']), may_stand, "{:?}", char::from(byte));
-            assert_eq!(is_host(&[b'a', b':', byte]), byte.is_ascii_digit(), "{:?}", char::from(byte));
+            assert_eq!(
+                is_host(&[b'a', b':', byte]),
+                byte.is_ascii_digit(),
+                "{:?}",
+                char::from(byte)
+            );
         }
     }
 
-    /// `Host: a:80[]` went past the route of `a`, to a worker that took what stands before the colon for the host.
+    /// `Host: a:80[]` went past the route of `a`, to a worker that took what stands before the
+    /// colon for the host.
     #[test]
     fn a_route_is_found_by_what_stands_before_the_port() {
         let route = |name: &str, host: &str| {
-            format!("[[route]]\nname = {name:?}\npath = \"/\"\nupstream = \"http://h:1\"\nmode = \"off\"\n{host}\n")
+            format!(
+                "[[route]]\nname = {name:?}\npath = \"/\"\nupstream = \"http://h:1\"\nmode = \"off\"\n{host}\n"
+            )
         };
-        let routes = [route("a", "host = \"a\""), route("address", "host = \"[::1]\""), route("rest", "")].concat();
-        let config = Config::from_toml("f.toml", &format!("listener = [{{ address = \"127.0.0.1:0\" }}]\n{routes}"));
+        let routes =
+            [route("a", "host = \"a\""), route("address", "host = \"[::1]\""), route("rest", "")]
+                .concat();
+        let config = Config::from_toml(
+            "f.toml",
+            &format!("listener = [{{ address = \"127.0.0.1:0\" }}]\n{routes}"),
+        );
         let config = config.unwrap();
         let mut found = BTreeSet::new();
         each_of(b"a1.:[],", 6, &mut |text| {
@@ -356,7 +389,9 @@ mod tests {
                 _ if text.starts_with("[::1]") => "address",
                 _ => "rest",
             };
-            let Routing::To { route, .. } = config.route(Some(text), "/") else { panic!("nobody takes {text:?}") };
+            let Routing::To { route, .. } = config.route(Some(text), "/") else {
+                panic!("nobody takes {text:?}")
+            };
             assert_eq!(route.name, expected, "{text:?}");
             found.insert(expected);
         });

@@ -15,7 +15,8 @@ use crate::server::{AnswerBody, Tunnel};
 
 /// The body of an answer: a worker's, or one of our own.
 ///
-/// If a worker's is dropped before its end, because the client has left, its request's task reads it to the end.
+/// If a worker's is dropped before its end, because the client has left, its request's task reads
+/// it to the end.
 pub enum ResponseBody<P: Permit> {
     /// None.
     Empty,
@@ -42,7 +43,10 @@ impl Reading {
         Reading { relay, left, failed: None }
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         if let Some(error) = self.failed.take() {
             return Poll::Ready(Some(Err(error)));
         }
@@ -52,8 +56,9 @@ impl Reading {
                 self.left = self.left.map(|left| left.saturating_sub(bytes));
                 Poll::Ready(Some(Ok(piece)))
             }
-            // hyper drops what it has not written yet when a body fails, the head perhaps. So it fails a little later. It has no end
-            // that could be told: what was cut must not look like a whole.
+            // hyper drops what it has not written yet when a body fails, the head perhaps. So it
+            // fails a little later. It has no end that could be told: what was cut must not look
+            // like a whole.
             Some(Err(error)) => {
                 (self.failed, self.left) = (Some(error), None);
                 cx.waker().wake_by_ref();
@@ -74,7 +79,10 @@ impl<P: Permit> Body for ResponseBody<P> {
     type Data = Bytes;
     type Error = ResponseBodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let body = self.get_mut();
         match body {
             ResponseBody::Empty | ResponseBody::Switched(_) => Poll::Ready(None),
@@ -91,7 +99,9 @@ impl<P: Permit> Body for ResponseBody<P> {
         match self {
             ResponseBody::Empty | ResponseBody::Switched(_) => true,
             ResponseBody::Whole(bytes) => bytes.is_empty(),
-            ResponseBody::Upstream(reading) => reading.failed.is_none() && reading.relay.is_end_stream(),
+            ResponseBody::Upstream(reading) => {
+                reading.failed.is_none() && reading.relay.is_end_stream()
+            }
         }
     }
 
@@ -99,7 +109,9 @@ impl<P: Permit> Body for ResponseBody<P> {
         match self {
             ResponseBody::Empty | ResponseBody::Switched(_) => SizeHint::with_exact(0),
             ResponseBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            ResponseBody::Upstream(reading) => reading.left.map_or_else(SizeHint::default, SizeHint::with_exact),
+            ResponseBody::Upstream(reading) => {
+                reading.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+            }
         }
     }
 }

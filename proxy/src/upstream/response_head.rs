@@ -6,10 +6,15 @@ use http::{StatusCode, Version};
 use super::fields::{self, KeptFields};
 use crate::server::Protocol;
 
-/// Removes what concerns the worker's connection only and whatever is named `Fence-*`, and adds our hop to `Via`.
+/// Removes what concerns the worker's connection only and whatever is named `Fence-*`, and adds our
+/// hop to `Via`.
 pub(super) fn clean(headers: &mut HeaderMap, status: StatusCode, received: Protocol) {
     let found = fields::scan(headers, &KeptFields::NONE);
-    let upgrade = if status == StatusCode::SWITCHING_PROTOCOLS { headers.get(header::UPGRADE).cloned() } else { None };
+    let upgrade = if status == StatusCode::SWITCHING_PROTOCOLS {
+        headers.get(header::UPGRADE).cloned()
+    } else {
+        None
+    };
     fields::remove_hop_by_hop(headers, &found, &KeptFields::NONE);
     if let Some(upgrade) = upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -18,8 +23,8 @@ pub(super) fn clean(headers: &mut HeaderMap, status: StatusCode, received: Proto
     if found.te {
         headers.remove(header::TE);
     }
-    // A length that stands beside `Transfer-Encoding` was not the body's. One that stands alone has been checked by
-    // hyper, and is all that the answer to a HEAD says about the length.
+    // A length that stands beside `Transfer-Encoding` was not the body's. One that stands alone has
+    // been checked by hyper, and is all that the answer to a HEAD says about the length.
     if found.transfer_encoding {
         headers.remove(header::TRANSFER_ENCODING);
         headers.remove(header::CONTENT_LENGTH);
@@ -33,26 +38,35 @@ pub(super) fn clean(headers: &mut HeaderMap, status: StatusCode, received: Proto
     fields::add_via(headers, &found, hop);
 }
 
-/// Whether the worker may hold its response to end elsewhere than we do: what it sends behind our end would be taken for the answer to the
-/// next request. hyper reads one length of several, chunks before a length, and no body after a HEAD or with a 204 or 304; workers
-/// that treat HEAD like GET send one all the same, and it may be late.
+/// Whether the worker may hold its response to end elsewhere than we do: what it sends behind our
+/// end would be taken for the answer to the next request. hyper reads one length of several, chunks
+/// before a length, and no body after a HEAD or with a 204 or 304; workers that treat HEAD like GET
+/// send one all the same, and it may be late.
 pub(super) fn is_ambiguous(headers: &HeaderMap, status: StatusCode, to_head: bool) -> bool {
-    let has_no_body = to_head || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
+    let has_no_body =
+        to_head || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     match (codings.next(), codings.next(), lengths.next(), lengths.next()) {
         (None, _, None, _) => false,
-        (None, _, Some(length), None) => !is_number(length.as_bytes()) || has_no_body && length != "0",
-        (Some(coding), None, None, _) => !coding.as_bytes().eq_ignore_ascii_case(b"chunked") || has_no_body,
+        (None, _, Some(length), None) => {
+            !is_number(length.as_bytes()) || has_no_body && length != "0"
+        }
+        (Some(coding), None, None, _) => {
+            !coding.as_bytes().eq_ignore_ascii_case(b"chunked") || has_no_body
+        }
         (Some(_), _, _, _) | (None, _, Some(_), Some(_)) => true,
     }
 }
 
-/// Whether the body is in a transfer coding besides the chunks that hyper undoes: passed on without the field that says so, it would be
-/// taken for what it is not. RFC 9112, section 7.4, has a worker use none that was not asked for, and we ask for none.
+/// Whether the body is in a transfer coding besides the chunks that hyper undoes: passed on without
+/// the field that says so, it would be taken for what it is not. RFC 9112, section 7.4, has a
+/// worker use none that was not asked for, and we ask for none.
 pub(super) fn is_coded(headers: &HeaderMap) -> bool {
     let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let codings = codings.flat_map(|list| list.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let codings = codings
+        .flat_map(|list| list.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii);
     let mut codings = codings.filter(|coding| !coding.is_empty());
     let is_identity = |coding: &[u8]| coding.eq_ignore_ascii_case(b"identity");
     // hyper undoes chunks where they are what was done last.
@@ -62,7 +76,8 @@ pub(super) fn is_coded(headers: &HeaderMap) -> bool {
     }
 }
 
-/// A length may be given several times, if it is always the same. Others, which hyper lets pass where there is no body, say nothing.
+/// A length may be given several times, if it is always the same. Others, which hyper lets pass
+/// where there is no body, say nothing.
 fn say_length_once(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     if let (Some(length), None) = (lengths.next(), lengths.next())
@@ -71,8 +86,11 @@ fn say_length_once(headers: &mut HeaderMap) {
         return;
     }
     let lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    let mut lengths = lengths.flat_map(|length| length.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-    let first = lengths.next().filter(|first| is_number(first) && lengths.all(|other| other == *first));
+    let mut lengths = lengths
+        .flat_map(|length| length.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii);
+    let first =
+        lengths.next().filter(|first| is_number(first) && lengths.all(|other| other == *first));
     match first.and_then(|first| HeaderValue::from_bytes(first).ok()) {
         Some(length) => headers.insert(header::CONTENT_LENGTH, length),
         None => headers.remove(header::CONTENT_LENGTH),
@@ -83,5 +101,6 @@ fn is_number(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_digit)
 }
 
-/// What hyper is told of an answer's version: it writes the client's own anyway, and knows only this one here.
+/// What hyper is told of an answer's version: it writes the client's own anyway, and knows only
+/// this one here.
 pub(super) const ANSWER_VERSION: Version = Version::HTTP_11;

@@ -23,8 +23,8 @@ use crate::wire::Socket;
 
 /// Waits for the head of a response.
 ///
-/// If it is dropped, because the client has left, the response is read to its end all the same: closing the connection would cancel
-/// nothing at the worker.
+/// If it is dropped, because the client has left, the response is read to its end all the same:
+/// closing the connection would cancel nothing at the worker.
 #[must_use = "the answer is lost"]
 pub struct AwaitedHead<P: Permit> {
     outcome: oneshot::Receiver<Outcome<P>>,
@@ -34,8 +34,8 @@ pub struct AwaitedHead<P: Permit> {
 }
 
 impl ReadyConnection {
-    /// Sends the request for whose wants the connection was got ready, at most once. hyper has it when this returns. `timeouts` begin
-    /// at `at`, which is now.
+    /// Sends the request for whose wants the connection was got ready, at most once. hyper has it
+    /// when this returns. `timeouts` begin at `at`, which is now.
     pub fn send<P: Permit>(
         self,
         admitted: Admitted<Box<Request<RequestBody>>, P>,
@@ -44,7 +44,8 @@ impl ReadyConnection {
     ) -> AwaitedHead<P> {
         let (mut link, pool, wants) = self.take();
         let (mut request, permit) = admitted.into_parts();
-        let (is_head, has_body) = (request.method() == Method::HEAD, !request.body().is_end_stream());
+        let (is_head, has_body) =
+            (request.method() == Method::HEAD, !request.body().is_end_stream());
         let upload = request.body().upload().cloned();
         let copy = match &link {
             Link::Http1(_) => {
@@ -71,7 +72,8 @@ impl ReadyConnection {
 }
 
 impl<P: Permit> AwaitedHead<P> {
-    /// Whether something of the request has been written, or the worker holds that up. `cx` hears when it has.
+    /// Whether something of the request has been written, or the worker holds that up. `cx` hears
+    /// when it has.
     pub(crate) fn has_begun(&self, cx: &Context<'_>) -> bool {
         self.turns.wake_after_next(cx);
         let has_written = self.socket.bytes_written() != self.written_before;

@@ -26,15 +26,17 @@ pub struct Upstream {
     pub connections_max: usize,
     /// Open connections of all threads, to this and other upstreams.
     pub quota: ConnectionQuota,
-    /// Requests of one worker thread that may wait for a connection. One more fails at once. A wait costs little.
+    /// Requests of one worker thread that may wait for a connection. One more fails at once. A wait
+    /// costs little.
     pub waiting_max: usize,
     /// HTTP/2 requests at a time on one connection, where the worker does not allow fewer.
     pub streams_max: usize,
-    /// How long a connection without a request is kept. Short, because a request that is sent while the
-    /// worker closes has an unknown fate.
+    /// How long a connection without a request is kept. Short, because a request that is sent while
+    /// the worker closes has an unknown fate.
     pub idle_timeout: Duration,
-    /// How long the kernel may try to deliver what was written to a worker that does not acknowledge it. The connection is lost then
-    /// (tcp(7), `TCP_USER_TIMEOUT`). Unix sockets have no such time.
+    /// How long the kernel may try to deliver what was written to a worker that does not
+    /// acknowledge it. The connection is lost then (tcp(7), `TCP_USER_TIMEOUT`). Unix sockets have
+    /// no such time.
     pub unacknowledged_max: Duration,
     /// `Host` for requests that came without.
     pub authority: HeaderValue,
@@ -75,7 +77,9 @@ pub enum UpstreamAddress {
 impl fmt::Display for UpstreamAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            UpstreamAddress::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            UpstreamAddress::Tcp { host, port } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
             UpstreamAddress::Tcp { host, port } => write!(f, "{host}:{port}"),
             UpstreamAddress::Unix(path) => write!(f, "unix:{}", path.display()),
         }

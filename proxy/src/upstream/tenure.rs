@@ -50,8 +50,9 @@ impl PieceCheck {
     }
 }
 
-/// Waits for the end of the tenure. While news is too old it is looked for: nobody else may ask for this lock. While something is coming
-/// from the client, that is a pause, and one that is too long is an end as well.
+/// Waits for the end of the tenure. While news is too old it is looked for: nobody else may ask for
+/// this lock. While something is coming from the client, that is a pause, and one that is too long
+/// is an end as well.
 pub(super) async fn ended(watch: Rc<dyn TenureWatch>, is_coming: impl Fn() -> bool) {
     let mut paused_since = None;
     loop {

@@ -1,6 +1,9 @@
 //! What went wrong with TLS to a worker, in words that say what to look at.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "what can go wrong is rustls's list, which grows")]
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "what can go wrong is rustls's list, which grows"
+)]
 
 use std::error::Error;
 use std::fmt;
@@ -42,11 +45,14 @@ impl Error for TlsFailure {
 /// What the operator should look at. rustls's own words, the cause of this, have the details.
 pub(super) fn explained(error: &rustls::Error) -> &'static str {
     use rustls::Error::{
-        AlertReceived, InvalidCertRevocationList, InvalidCertificate, InvalidMessage, PeerIncompatible,
+        AlertReceived, InvalidCertRevocationList, InvalidCertificate, InvalidMessage,
+        PeerIncompatible,
     };
     match error {
         InvalidCertificate(error) => explained_certificate(error),
-        InvalidCertRevocationList(_) => "the list in upstream_tls.crl of what its authority has revoked is of no use",
+        InvalidCertRevocationList(_) => {
+            "the list in upstream_tls.crl of what its authority has revoked is of no use"
+        }
         AlertReceived(alert) => explained_alert(*alert),
         InvalidMessage(_) => "it does not speak TLS",
         PeerIncompatible(_) => "it speaks no version or cipher of TLS that is spoken here",
@@ -57,10 +63,14 @@ pub(super) fn explained(error: &rustls::Error) -> &'static str {
 fn explained_certificate(error: &CertificateError) -> &'static str {
     use CertificateError as C;
     match error {
-        C::UnknownIssuer | C::BadSignature => "its certificate is not signed by an authority of upstream_tls.ca",
+        C::UnknownIssuer | C::BadSignature => {
+            "its certificate is not signed by an authority of upstream_tls.ca"
+        }
         C::Expired | C::ExpiredContext { .. } => "its certificate has expired",
         C::NotValidYet | C::NotValidYetContext { .. } => "its certificate is not valid yet",
-        C::NotValidForName | C::NotValidForNameContext { .. } => "its certificate is for another name",
+        C::NotValidForName | C::NotValidForNameContext { .. } => {
+            "its certificate is for another name"
+        }
         C::Revoked => "its certificate has been revoked",
         _ => "its certificate cannot be believed",
     }
@@ -69,11 +79,17 @@ fn explained_certificate(error: &CertificateError) -> &'static str {
 fn explained_alert(alert: AlertDescription) -> &'static str {
     use AlertDescription as A;
     match alert {
-        _ if fencepost_tls::refuses_certificate(alert) => "it refuses our certificate, or wants one",
+        _ if fencepost_tls::refuses_certificate(alert) => {
+            "it refuses our certificate, or wants one"
+        }
         A::NoApplicationProtocol => "it speaks no version of HTTP that was offered",
-        A::ProtocolVersion | A::InsufficientSecurity => "it speaks no version or cipher of TLS that is spoken here",
+        A::ProtocolVersion | A::InsufficientSecurity => {
+            "it speaks no version or cipher of TLS that is spoken here"
+        }
         // By TLS 1.2, OpenSSL says so of both.
-        A::HandshakeFailure => "it wants a certificate, or speaks no version or cipher of TLS that is spoken here",
+        A::HandshakeFailure => {
+            "it wants a certificate, or speaks no version or cipher of TLS that is spoken here"
+        }
         A::UnrecognisedName => "it has no certificate for the name",
         _ => "it ended the handshake",
     }

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 
 /// The turns of a connection's task.
 ///
-/// hyper does not say when it has written what it was given. A turn shows it. hyper, h2 and TLS write all that they have before a
-/// turn ends, unless the socket takes no more. After a turn that ends with a free socket (a *clean* turn), the kernel has all that
-/// was handed over before that turn.
+/// hyper does not say when it has written what it was given. A turn shows it. hyper, h2 and TLS
+/// write all that they have before a turn ends, unless the socket takes no more. After a turn that
+/// ends with a free socket (a *clean* turn), the kernel has all that was handed over before that
+/// turn.
 #[derive(Default)]
 pub(super) struct Turns {
     /// What is to be dated when it is with the kernel.

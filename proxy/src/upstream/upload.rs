@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use super::permit::TenureWatch;
 use crate::server::BodyFault;
 
-/// How far a streamed body has come. Shared by the body, which hyper has, and the request that it belongs to.
+/// How far a streamed body has come. Shared by the body, which hyper has, and the request that it
+/// belongs to.
 pub(super) struct Upload {
     stage: Cell<Stage>,
     /// Since when the client is the one to go on. `None` while it is not.
@@ -139,20 +140,27 @@ impl Upload {
         }
     }
 
-    /// Since when the client has let it wait, if it is the one to go on, less what its bytes make up for.
+    /// Since when the client has let it wait, if it is the one to go on, less what its bytes make
+    /// up for.
     pub(super) fn stalled_since(&self) -> Option<Instant> {
         let since = self.awaited_since.get().filter(|_| self.is_running())?;
         Some(since.checked_sub(self.behind.get()).unwrap_or(since))
     }
 
-    /// Since when at the earliest the worker may be held to be silent: not before it has what the client sent.
+    /// Since when at the earliest the worker may be held to be silent: not before it has what the
+    /// client sent.
     pub(super) fn worker_has_its_turn_since(&self) -> Instant {
-        if self.is_running() && self.awaited_since.get().is_some() { Instant::now() } else { self.last_piece.get() }
+        if self.is_running() && self.awaited_since.get().is_some() {
+            Instant::now()
+        } else {
+            self.last_piece.get()
+        }
     }
 }
 
-/// How long so many bytes make up for. A byte now and then makes up for next to nothing. Otherwise a few thousand clients that send
-/// no more would hold as many connections that other requests need.
+/// How long so many bytes make up for. A byte now and then makes up for next to nothing. Otherwise
+/// a few thousand clients that send no more would hold as many connections that other requests
+/// need.
 fn time_of(bytes: usize) -> Duration {
     const BYTES_A_SECOND: u32 = 16 * 1024;
     Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_A_SECOND
@@ -185,7 +193,11 @@ mod tests {
         advance(Duration::from_secs(1)).await;
         upload.awaits_client();
         advance(Duration::from_secs(1)).await;
-        assert_eq!(stalled_for(), Some(1), "what came earlier makes up for nothing that comes later");
+        assert_eq!(
+            stalled_for(),
+            Some(1),
+            "what came earlier makes up for nothing that comes later"
+        );
         upload.went_out();
         assert_eq!(stalled_for(), None);
     }

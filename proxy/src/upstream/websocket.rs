@@ -22,9 +22,10 @@ use super::tenure::{PieceCheck, Way};
 use crate::server::TunnelEnd;
 use crate::wire::Socket;
 
-/// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or one has and nothing moves
-/// for as long as a worker may go on unseen, or until it is cut because the tenure has ended, be the client's end there by then or not: a
-/// client that leaves the answers before it unread lets it wait.
+/// The worker's end of a connection that has left HTTP. Its permit is held until both directions
+/// have ended, or one has and nothing moves for as long as a worker may go on unseen, or until it
+/// is cut because the tenure has ended, be the client's end there by then or not: a client that
+/// leaves the answers before it unread lets it wait.
 pub struct WorkerEnd<P: Permit> {
     at_worker: Rc<Kept<P>>,
     /// The task that cuts it as long as it is not joined, if its request depends on a tenure.
@@ -39,7 +40,8 @@ impl<P: Permit> WorkerEnd<P> {
         at_worker.watch_tenure();
         let is_watched = at_worker.watch().is_some();
         let at_worker = Rc::new(RefCell::new(Some(at_worker)));
-        let watcher = is_watched.then(|| tokio::task::spawn_local(cut_in_time(Rc::clone(&at_worker))).abort_handle());
+        let watcher = is_watched
+            .then(|| tokio::task::spawn_local(cut_in_time(Rc::clone(&at_worker))).abort_handle());
         WorkerEnd { at_worker, watcher }
     }
 
@@ -51,9 +53,13 @@ impl<P: Permit> WorkerEnd<P> {
         self.at_worker.take()
     }
 
-    /// Passes bytes both ways until both sides have ended theirs, one is lost, or has ended and does not hear that the other has not,
-    /// or the tenure has ended.
-    pub(super) async fn join(mut self: Box<Self>, mut client: Socket, read_already: Bytes) -> TunnelEnd {
+    /// Passes bytes both ways until both sides have ended theirs, one is lost, or has ended and
+    /// does not hear that the other has not, or the tenure has ended.
+    pub(super) async fn join(
+        mut self: Box<Self>,
+        mut client: Socket,
+        read_already: Bytes,
+    ) -> TunnelEnd {
         let end = match self.take() {
             Some(at_worker) => join(at_worker, &mut client, read_already).await,
             None => TunnelEnd::Cut,
@@ -85,7 +91,11 @@ async fn cut_in_time<P: Permit>(kept: Rc<Kept<P>>) {
     }
 }
 
-async fn join<P: Permit>(mut at_worker: Box<AtWorker<P>>, client: &mut Socket, read_already: Bytes) -> TunnelEnd {
+async fn join<P: Permit>(
+    mut at_worker: Box<AtWorker<P>>,
+    client: &mut Socket,
+    read_already: Bytes,
+) -> TunnelEnd {
     let Link::Http1(connection) = at_worker.link_mut() else { return TunnelEnd::Cut };
     let (worker, read_beyond) = connection.leave_http().await;
     client.unread(read_already);
@@ -105,7 +115,8 @@ async fn join<P: Permit>(mut at_worker: Box<AtWorker<P>>, client: &mut Socket, r
     };
     let ending = match copied {
         Some(Ok(())) => {
-            // A worker that has ended first may not have taken what came behind that: it is not delivered later.
+            // A worker that has ended first may not have taken what came behind that: it is not
+            // delivered later.
             if ends.first.get() == Some(Side::Client)
                 && let Link::Http1(connection) = at_worker.link_mut()
             {
@@ -120,7 +131,8 @@ async fn join<P: Permit>(mut at_worker: Box<AtWorker<P>>, client: &mut Socket, r
     if ending == Ending::Complete { TunnelEnd::Whole } else { TunnelEnd::Cut }
 }
 
-/// Waits until one side has ended and nothing has moved to the worker or from it for that long since.
+/// Waits until one side has ended and nothing has moved to the worker or from it for that long
+/// since.
 async fn stands_still(worker: Socket, half_ended: Rc<Notify>, for_long: Duration) {
     half_ended.notified().await;
     let mut moved = None;
@@ -173,7 +185,11 @@ impl Guarded {
 }
 
 impl AsyncRead for Guarded {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.worker).poll_read(cx, buffer))?;
         if buffer.filled().len() == before {
@@ -184,7 +200,11 @@ impl AsyncRead for Guarded {
 }
 
 impl AsyncWrite for Guarded {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         ready!(self.poll_way(cx))?;
         Pin::new(&mut self.worker).poll_write(cx, bytes)
     }

@@ -11,9 +11,10 @@ use super::caught_up;
 
 /// A timer that is moved far more often than it goes off.
 ///
-/// Every request moves a deadline on that is almost never reached. Registering each of them with the runtime's timer
-/// wheel costs a lock twice a request. So the registered time is left where it is while it is the earlier one; when it
-/// goes off too soon, and only then, it is moved to what is due by now.
+/// Every request moves a deadline on that is almost never reached. Registering each of them with
+/// the runtime's timer wheel costs a lock twice a request. So the registered time is left where it
+/// is while it is the earlier one; when it goes off too soon, and only then, it is moved to what is
+/// due by now.
 ///
 /// When its time has come, its thread reads first what has come by then: that may move it.
 #[derive(Default)]
@@ -38,13 +39,16 @@ impl Alarm {
             self.wakes = None;
             sleep.as_mut().reset(due);
         }
-        // To tell it again whom to wake takes four locked instructions and 150 others, on each connection for each request.
-        if !sleep.is_elapsed() && self.wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker())) {
+        // To tell it again whom to wake takes four locked instructions and 150 others, on each
+        // connection for each request.
+        if !sleep.is_elapsed()
+            && self.wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker()))
+        {
             return due_out_of_turn(due);
         }
         loop {
-            // A task whose sockets have used up its share of the thread's time is not told by the runtime that time has come: a peer
-            // that sends without end would never be too late.
+            // A task whose sockets have used up its share of the thread's time is not told by the
+            // runtime that time has come: a peer that sends without end would never be too late.
             if sleep.as_mut().poll(cx).is_pending() {
                 // It was not listened to if the task's turn is over.
                 self.wakes = (!is_out_of_turn()).then(|| cx.waker().clone());
@@ -65,7 +69,8 @@ impl Alarm {
     }
 }
 
-/// Whether it is due although nothing has been heard of that: a task whose turn is over hears of nothing.
+/// Whether it is due although nothing has been heard of that: a task whose turn is over hears of
+/// nothing.
 fn due_out_of_turn(due: Instant) -> Poll<()> {
     if is_out_of_turn() && due <= Instant::now() { Poll::Ready(()) } else { Poll::Pending }
 }
@@ -105,7 +110,10 @@ mod tests {
                     let wait = Duration::from_secs(seconds);
                     // Tokio's timers have a resolution of a millisecond.
                     let took = goes_off_after(&mut alarm, wait).await;
-                    assert!(took >= wait && took <= wait + Duration::from_millis(2), "{took:?} instead of {wait:?}");
+                    assert!(
+                        took >= wait && took <= wait + Duration::from_millis(2),
+                        "{took:?} instead of {wait:?}"
+                    );
                 }
             })
             .await;
@@ -190,7 +198,8 @@ mod tests {
         LocalSet::new()
             .run_until(async {
                 std::io::Write::write_all(&mut peer, b"here").unwrap();
-                // As after a stop: its time has come long ago, and nobody has looked at the socket since.
+                // As after a stop: its time has come long ago, and nobody has looked at the socket
+                // since.
                 let due = Instant::now() - Duration::from_secs(1);
                 assert_eq!(says_before_it_is_late(socket, due).await, *b"here");
             })

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
-/// Counts what a thread still does for requests whose client has left, so that the thread does not end before it.
+/// Counts what a thread still does for requests whose client has left, so that the thread does not
+/// end before it.
 ///
 /// Futures run on the thread that has it: nothing here is `Send`.
 #[derive(Clone, Default)]
@@ -62,7 +63,8 @@ impl Background {
 }
 
 pin_project! {
-    /// Work and its guard. An `async` block would hold the work twice: as what it was given and as what it awaits.
+    /// Work and its guard. An `async` block would hold the work twice: as what it was given and as
+    /// what it awaits.
     struct CountedWork<F> {
         #[pin]
         work: F,
@@ -95,7 +97,9 @@ impl BackgroundGuard {
 impl Drop for BackgroundGuard {
     fn drop(&mut self) {
         let Counts { running, held } = self.shared.counts.get();
-        self.shared.counts.set(Counts { running: running - self.counts.running, held: held - self.counts.held });
+        self.shared
+            .counts
+            .set(Counts { running: running - self.counts.running, held: held - self.counts.held });
         if self.shared.is_idle()
             && let Some(waker) = self.shared.idle_waker.borrow_mut().take()
         {

@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 use tokio::task::{JoinHandle, spawn_local, yield_now};
 
-/// How often this thread looks at its sockets: what one task reads may be for another, and one look tells of a thousand sockets.
+/// How often this thread looks at its sockets: what one task reads may be for another, and one look
+/// tells of a thousand sockets.
 const LOOKS: usize = 16;
 
-/// Completes when this thread has looked at its sockets and the tasks that waited for them have run.
+/// Completes when this thread has looked at its sockets and the tasks that waited for them have
+/// run.
 ///
-/// A timeout of a silent peer waits for this first. To a process that stood still (SIGSTOP, a frozen
-/// container) all times come at once when it goes on, and the runtime may tell of them before it has looked at any socket.
+/// A timeout of a silent peer waits for this first. To a process that stood still (SIGSTOP, a
+/// frozen container) all times come at once when it goes on, and the runtime may tell of them
+/// before it has looked at any socket.
 pub(crate) async fn caught_up() {
     for _ in 0..LOOKS {
         yield_now().await; // Comes back behind those whom the next look wakes.
@@ -70,7 +73,8 @@ mod tests {
         let (mut socket, _) = listener.accept().await.unwrap();
         let work = async {
             peer.write_all(b"pong").unwrap();
-            // As after a stop: its time has come long ago, and nobody has looked at the socket since.
+            // As after a stop: its time has come long ago, and nobody has looked at the socket
+            // since.
             let late = PatientTimer.sleep_until(Instant::now() - Duration::from_secs(1));
             let mut read = [0; 4];
             tokio::select! {

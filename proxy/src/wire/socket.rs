@@ -16,8 +16,8 @@ use super::stream::{News, Stream};
 use super::tls::Tls;
 use super::transport::Transport;
 
-/// A TCP or unix socket, in the clear or by TLS, with several handles on one thread: hyper reads and writes through one, the
-/// others look at it or shut it.
+/// A TCP or unix socket, in the clear or by TLS, with several handles on one thread: hyper reads
+/// and writes through one, the others look at it or shut it.
 ///
 /// The file is closed with the last handle.
 #[derive(Clone)]
@@ -61,21 +61,27 @@ impl Socket {
 
     /// A connection to a worker.
     ///
-    /// A worker may answer before it has read the whole request, and close. What is written after that fails, while
-    /// its answer waits to be read. So here a failed write is no error: the rest of the request goes nowhere, and the
-    /// reading side tells whether there is an answer.
+    /// A worker may answer before it has read the whole request, and close. What is written after
+    /// that fails, while its answer waits to be read. So here a failed write is no error: the rest
+    /// of the request goes nowhere, and the reading side tells whether there is an answer.
     pub fn upstream(transport: Transport) -> Socket {
         Socket::new(Stream::Clear(transport), OnWriteError::ReadOn)
     }
 
     /// A client's connection whose handshake is done.
     pub fn downstream_tls(stream: server::TlsStream<Transport>) -> Socket {
-        Socket::new(Stream::Tls(Box::new(Tls::new(TlsStream::Server(stream)))), OnWriteError::Report)
+        Socket::new(
+            Stream::Tls(Box::new(Tls::new(TlsStream::Server(stream)))),
+            OnWriteError::Report,
+        )
     }
 
     /// A connection to a worker whose handshake is done; see [`Socket::upstream`].
     pub fn upstream_tls(stream: client::TlsStream<Transport>) -> Socket {
-        Socket::new(Stream::Tls(Box::new(Tls::new(TlsStream::Client(stream)))), OnWriteError::ReadOn)
+        Socket::new(
+            Stream::Tls(Box::new(Tls::new(TlsStream::Client(stream)))),
+            OnWriteError::ReadOn,
+        )
     }
 
     fn new(stream: Stream, on_write_error: OnWriteError) -> Socket {
@@ -94,8 +100,8 @@ impl Socket {
         *self.shared.unread.borrow_mut() = bytes;
     }
 
-    /// Whether the other side has neither sent anything nor closed. Asks the kernel: what it says is newer than what
-    /// the runtime has heard.
+    /// Whether the other side has neither sent anything nor closed. Asks the kernel: what it says
+    /// is newer than what the runtime has heard.
     pub fn is_quiet(&self) -> bool {
         self.news() == News::Nothing
     }
@@ -110,7 +116,8 @@ impl Socket {
         self.news() != News::End
     }
 
-    /// What has ended TLS, if it is TLS and has ended by a fault. hyper and h2 do not always pass it on.
+    /// What has ended TLS, if it is TLS and has ended by a fault. hyper and h2 do not always pass
+    /// it on.
     pub fn tls_failure(&self) -> Option<rustls::Error> {
         self.shared.stream.borrow_mut().tls_failure()
     }
@@ -119,32 +126,35 @@ impl Socket {
         self.shared.stream.borrow_mut().news()
     }
 
-    /// Ends our side: the other side reads the end after what was flushed, and nothing more is ever written.
+    /// Ends our side: the other side reads the end after what was flushed, and nothing more is ever
+    /// written.
     pub fn shut_write(&self) {
         self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow_mut().end_write();
     }
 
-    /// Ends our side in the middle of what was being written, and nothing more is ever written. By TLS, the other side sees that
-    /// something is missing.
+    /// Ends our side in the middle of what was being written, and nothing more is ever written. By
+    /// TLS, the other side sees that something is missing.
     pub fn cut_write(&self) {
         self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow().transport().shut(Shutdown::Write);
     }
 
-    /// Resets the connection, whatever other handles there are: the kernel delivers nothing more of what was written. A unix socket is shut down
-    /// both ways.
+    /// Resets the connection, whatever other handles there are: the kernel delivers nothing more of
+    /// what was written. A unix socket is shut down both ways.
     pub fn reset(&self) {
         self.shared.change(|state| state.is_broken = true);
         self.shared.stream.borrow().transport().reset();
     }
 
-    /// Ends a worker's connection in order: the kernel delivers all that was written, and the end behind it, after the socket is closed.
-    /// Any other connection to a worker is reset when it is closed.
+    /// Ends a worker's connection in order: the kernel delivers all that was written, and the end
+    /// behind it, after the socket is closed. Any other connection to a worker is reset when it is
+    /// closed.
     ///
     /// # Contract
     ///
-    /// Only for a connection on which all that was begun has ended: no request, no orphan, nothing cut, and nothing unwritten.
+    /// Only for a connection on which all that was begun has ended: no request, no orphan, nothing
+    /// cut, and nothing unwritten.
     pub fn end_in_order(&self) {
         self.deliver_when_closed();
         self.shut_write();
@@ -155,7 +165,8 @@ impl Socket {
         self.shared.stream.borrow().transport().deliver_when_closed();
     }
 
-    /// When the kernel last took bytes that it may deliver late. `None` if it took none, or delivers at once, as on a unix socket.
+    /// When the kernel last took bytes that it may deliver late. `None` if it took none, or
+    /// delivers at once, as on a unix socket.
     pub fn last_write(&self) -> Option<Instant> {
         let last_write = self.shared.state.get().last_write;
         // By TLS, a write that is not finished may have begun: the kernel has a part of it.
@@ -163,13 +174,14 @@ impl Socket {
         last_write.filter(|_| self.shared.stream.borrow().transport().may_deliver_late())
     }
 
-    /// Has the other side see a reset when this is closed, not an end. Unix sockets know no difference.
+    /// Has the other side see a reset when this is closed, not an end. Unix sockets know no
+    /// difference.
     pub fn end_by_reset(&self) {
         self.shared.stream.borrow().transport().reset_when_closed();
     }
 
-    /// Has the kernel ask the other side, when nothing has moved for some time, whether it is still there. Without an answer the
-    /// connection is lost. On a unix socket it does nothing.
+    /// Has the kernel ask the other side, when nothing has moved for some time, whether it is still
+    /// there. Without an answer the connection is lost. On a unix socket it does nothing.
     pub fn keep_alive(&self) {
         self.shared.stream.borrow().transport().keep_alive();
     }
@@ -189,8 +201,8 @@ impl Socket {
         self.shared.state.get().is_broken
     }
 
-    /// Bytes moved either way over the wire so far, those of TLS itself among them: a change shows that
-    /// the connection goes on.
+    /// Bytes moved either way over the wire so far, those of TLS itself among them: a change shows
+    /// that the connection goes on.
     pub fn bytes_moved(&self) -> u64 {
         self.shared.stream.borrow().transport().bytes_moved()
     }
@@ -220,7 +232,9 @@ impl Socket {
                 });
                 Poll::Ready(Ok(written))
             }
-            Poll::Ready(Err(error)) if shared.on_write_error == OnWriteError::Report => Poll::Ready(Err(error)),
+            Poll::Ready(Err(error)) if shared.on_write_error == OnWriteError::Report => {
+                Poll::Ready(Err(error))
+            }
             Poll::Ready(Err(_)) => {
                 shared.change(|state| {
                     state.block_writes(false);
@@ -257,7 +271,11 @@ impl State {
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let shared = &*self.shared;
         let before = buffer.filled().len();
         let mut unread = shared.unread.borrow_mut();
@@ -278,7 +296,11 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         if self.swallows_writes() {
             return Poll::Ready(Ok(bytes.len()));
         }

@@ -38,8 +38,8 @@ impl Stream {
         }
     }
 
-    /// What the other side has done, as far as the kernel knows. Of TLS, records that carry no bytes of ours, such as
-    /// session tickets, are taken in.
+    /// What the other side has done, as far as the kernel knows. Of TLS, records that carry no
+    /// bytes of ours, such as session tickets, are taken in.
     pub(super) fn news(&mut self) -> News {
         match self {
             Stream::Clear(transport) => match transport.peek() {

@@ -11,8 +11,9 @@ use tokio_rustls::TlsStream;
 use super::stream::{News, nothing_or_end};
 use super::transport::Transport;
 
-/// What one look, or one turn of whoever reads, takes in. No record is half as long (RFC 8446, section 5.2): who has sent so much, and nothing of
-/// HTTP, may go on like that for as long as somebody looks.
+/// What one look, or one turn of whoever reads, takes in. No record is half as long (RFC 8446,
+/// section 5.2): who has sent so much, and nothing of HTTP, may go on like that for as long as
+/// somebody looks.
 const LOOK_BYTES_MAX: usize = 40 * 1024;
 
 /// A stream by TLS, whichever side of it we are.
@@ -20,7 +21,8 @@ pub(super) struct Tls {
     stream: TlsStream<Transport>,
     /// The task that waits to read. The runtime does not wake it for what a look takes in.
     reader: Option<Waker>,
-    /// Bytes to a worker that are encrypted and not all written yet: the first of those that are written next.
+    /// Bytes to a worker that are encrypted and not all written yet: the first of those that are
+    /// written next.
     taken: usize,
 }
 
@@ -33,8 +35,8 @@ impl Tls {
         self.stream.get_ref().0
     }
 
-    /// What the other side has done, as far as the kernel knows. Records that carry no bytes of ours, such as session tickets,
-    /// are taken in.
+    /// What the other side has done, as far as the kernel knows. Records that carry no bytes of
+    /// ours, such as session tickets, are taken in.
     pub(super) fn news(&mut self) -> News {
         let read_before = self.transport().bytes_moved();
         let news = match &mut self.stream {
@@ -60,7 +62,8 @@ impl Tls {
         self.stream.get_ref().1.wants_write()
     }
 
-    /// What has ended TLS, if it was not just the connection that was lost: an alert of the other side's, for one.
+    /// What has ended TLS, if it was not just the connection that was lost: an alert of the other
+    /// side's, for one.
     pub(super) fn failure(&mut self) -> Option<rustls::Error> {
         // A session that has failed says so again.
         match &mut self.stream {
@@ -69,7 +72,8 @@ impl Tls {
         }
     }
 
-    /// Writes the alert that tells an end from a loss, if it can be written at once: a peer that does not read sees a loss.
+    /// Writes the alert that tells an end from a loss, if it can be written at once: a peer that
+    /// does not read sees a loss.
     pub(super) fn say_end(&mut self) {
         match &mut self.stream {
             TlsStream::Client(client) => {
@@ -83,9 +87,13 @@ impl Tls {
         }
     }
 
-    /// What a worker is written counts as written when the kernel has all of it, as in the clear: until then it can be cut. Who
-    /// is told to wait writes the same bytes once more.
-    fn poll_until_written(&mut self, cx: &mut Context<'_>, taken: usize) -> Poll<io::Result<usize>> {
+    /// What a worker is written counts as written when the kernel has all of it, as in the clear:
+    /// until then it can be cut. Who is told to wait writes the same bytes once more.
+    fn poll_until_written(
+        &mut self,
+        cx: &mut Context<'_>,
+        taken: usize,
+    ) -> Poll<io::Result<usize>> {
         if matches!(self.stream, TlsStream::Client(_)) && self.is_behind() {
             self.taken = taken;
             ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
@@ -124,10 +132,16 @@ fn say_end<S: SideData>(transport: &Transport, session: &mut ConnectionCommon<S>
 }
 
 impl AsyncRead for Tls {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         self.transport().allow(LOOK_BYTES_MAX);
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if read.is_pending() && !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+        if read.is_pending()
+            && !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker()))
+        {
             self.reader = Some(cx.waker().clone());
         }
         read
@@ -135,7 +149,11 @@ impl AsyncRead for Tls {
 }
 
 impl AsyncWrite for Tls {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let taken = match self.taken {
             0 => ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?,
             taken => taken.min(bytes.len()),
@@ -180,7 +198,8 @@ mod tests {
     use rustls::crypto::cipher::{MessageEncrypter, OutboundPlainMessage};
     use rustls::crypto::ring::cipher_suite::TLS13_AES_256_GCM_SHA384;
     use rustls::{
-        ConnectionTrafficSecrets, ContentType, ProtocolVersion, ServerConfig, ServerConnection, SupportedCipherSuite,
+        ConnectionTrafficSecrets, ContentType, ProtocolVersion, ServerConfig, ServerConnection,
+        SupportedCipherSuite,
     };
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
@@ -205,11 +224,13 @@ mod tests {
         let name = "localhost".try_into().unwrap();
         let connector = TlsConnector::from(client.config());
         let connected = connector.connect(name, Transport::from(ours));
-        let (ours, theirs) = tokio::join!(connected, TlsAcceptor::from(Arc::new(server)).accept(theirs));
+        let (ours, theirs) =
+            tokio::join!(connected, TlsAcceptor::from(Arc::new(server)).accept(theirs));
         (Socket::upstream_tls(ours.unwrap()), theirs.unwrap())
     }
 
-    /// Else a request would have left its worker by our count while rustls still had a part of it to write.
+    /// Else a request would have left its worker by our count while rustls still had a part of it
+    /// to write.
     #[tokio::test]
     async fn bytes_that_count_as_written_arrive_though_no_more_follow() {
         let (mut socket, mut worker) = pair().await;
@@ -254,8 +275,10 @@ mod tests {
         /// For whoever goes on writing on a connection.
         fn after(connection: ServerConnection) -> Records {
             let (number, secrets) = connection.dangerous_extract_secrets().unwrap().tx;
-            let (ConnectionTrafficSecrets::Aes256Gcm { key, iv }, SupportedCipherSuite::Tls13(suite)) =
-                (secrets, TLS13_AES_256_GCM_SHA384)
+            let (
+                ConnectionTrafficSecrets::Aes256Gcm { key, iv },
+                SupportedCipherSuite::Tls13(suite),
+            ) = (secrets, TLS13_AES_256_GCM_SHA384)
             else {
                 panic!("both sides like this cipher best");
             };
@@ -292,7 +315,8 @@ mod tests {
         assert_eq!(&news, b"news");
     }
 
-    /// It was all that the runtime lets a task read: half a megabyte, which takes long where each record changes keys.
+    /// It was all that the runtime lets a task read: half a megabyte, which takes long where each
+    /// record changes keys.
     #[tokio::test]
     async fn a_turn_takes_in_only_so_much_of_what_carries_nothing() {
         let (mut socket, worker) = pair().await;
@@ -304,7 +328,9 @@ mod tests {
         // Whoever is to have another turn is told.
         poll_fn(|cx| {
             let mut buffer = [0; 16];
-            assert!(Pin::new(&mut socket).poll_read(cx, &mut ReadBuf::new(&mut buffer)).is_pending());
+            assert!(
+                Pin::new(&mut socket).poll_read(cx, &mut ReadBuf::new(&mut buffer)).is_pending()
+            );
             let now = socket.bytes_moved();
             assert!(now - before < 50_000, "{} bytes", now - before);
             before = now;

@@ -18,18 +18,27 @@ use tokio::net::{TcpStream, UnixStream};
 /// What is no longer than this, a head with a small body, is written in one piece.
 const TOGETHER_BYTES_MAX: usize = 2 * 1024;
 
-/// How much the kernel takes of a TCP connection before it has sent it. It says that there is room when half of that is sent.
+/// How much the kernel takes of a TCP connection before it has sent it. It says that there is room
+/// when half of that is sent.
 ///
-/// Without a limit it takes what the send buffer holds (4 MiB, `tcp_wmem`), and says that there is room when a third of that is read: for
-/// minutes it is not to be seen that the other side reads on, if slowly.
+/// Without a limit it takes what the send buffer holds (4 MiB, `tcp_wmem`), and says that there is
+/// room when a third of that is read: for minutes it is not to be seen that the other side reads
+/// on, if slowly.
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
-/// Has the kernel probe a silent peer after a minute. A peer that answers no probe is lost half a minute later (tcp(7), `SO_KEEPALIVE`).
-/// Where the socket has a `TCP_USER_TIMEOUT`, that decides when the peer is lost, and the first probe is not sent before.
+/// Has the kernel probe a silent peer after a minute. A peer that answers no probe is lost half a
+/// minute later (tcp(7), `SO_KEEPALIVE`). Where the socket has a `TCP_USER_TIMEOUT`, that decides
+/// when the peer is lost, and the first probe is not sent before.
 pub(crate) fn keep_alive(socket: &SockRef<'_>) {
-    let keepalive =
-        TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3);
-    let user_timeout = socket.tcp_user_timeout().ok().flatten().filter(|timeout| *timeout > Duration::from_secs(60));
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(60))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3);
+    let user_timeout = socket
+        .tcp_user_timeout()
+        .ok()
+        .flatten()
+        .filter(|timeout| *timeout > Duration::from_secs(60));
     let keepalive = user_timeout.map_or(keepalive.clone(), |timeout| keepalive.with_time(timeout));
     let _ = socket.set_tcp_keepalive(&keepalive); // Not on a unix socket, where the kernel sees the peer's end.
 }
@@ -39,7 +48,8 @@ pub(crate) fn write_little_ahead(socket: &SockRef<'_>) {
     let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX); // It goes without.
 }
 
-/// A TCP or unix connection that counts the bytes that move over it, and can be asked for what the kernel knows of it.
+/// A TCP or unix connection that counts the bytes that move over it, and can be asked for what the
+/// kernel knows of it.
 pub struct Transport {
     connection: Connection,
     moved: Cell<u64>,
@@ -86,7 +96,8 @@ impl Transport {
         self.socket().peek(&mut [MaybeUninit::uninit()])
     }
 
-    /// The first byte that is there to be read, which stays there. Waits for it; `None`: the other side has ended.
+    /// The first byte that is there to be read, which stays there. Waits for it; `None`: the other
+    /// side has ended.
     ///
     /// # Errors
     /// If the connection is lost.
@@ -100,8 +111,8 @@ impl Transport {
         Ok(byte.first().copied().filter(|_| count > 0))
     }
 
-    /// Reads and writes what can be at once, by asking the kernel: what it says is newer than what the runtime has heard.
-    /// Tasks that wait for the runtime are woken all the same.
+    /// Reads and writes what can be at once, by asking the kernel: what it says is newer than what
+    /// the runtime has heard. Tasks that wait for the runtime are woken all the same.
     pub(super) fn at_once(&self) -> AtOnce<'_> {
         AtOnce(self)
     }
@@ -118,8 +129,9 @@ impl Transport {
         let _ = self.socket().set_linger(None); // An error means that the connection is gone already.
     }
 
-    /// Resets a TCP connection now, whatever other handles there are: the kernel delivers nothing more of what was written. Ends both sides of a
-    /// unix socket, where all that was written is delivered already.
+    /// Resets a TCP connection now, whatever other handles there are: the kernel delivers nothing
+    /// more of what was written. Ends both sides of a unix socket, where all that was written is
+    /// delivered already.
     pub(super) fn reset(&self) {
         let is_reset = match &self.connection {
             Connection::Tcp(stream) => connect_unspec(stream).is_ok(),
@@ -190,7 +202,11 @@ impl Write for AtOnce<'_> {
 }
 
 impl AsyncRead for Transport {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.allowance.get() == 0 {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -205,7 +221,11 @@ impl AsyncRead for Transport {
 }
 
 impl AsyncWrite for Transport {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = self.connection.io().poll_write(cx, bytes);
         self.counted(written)
     }
@@ -215,8 +235,8 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // What is in one piece is sent by a call that takes one piece, 0.2 µs faster, and what is short is put together for that: most
-        // messages are. It is 2 % of what a refusal costs.
+        // What is in one piece is sent by a call that takes one piece, 0.2 µs faster, and what is
+        // short is put together for that: most messages are. It is 2 % of what a refusal costs.
         if let [only] = slices {
             return self.poll_write(cx, only);
         }

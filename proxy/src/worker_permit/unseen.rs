@@ -1,5 +1,5 @@
-//! Requests that may run on at the worker though nobody will see their end: each counts until its time has come.
-//! It does not decide when a request is lost.
+//! Requests that may run on at the worker though nobody will see their end: each counts until its
+//! time has come. It does not decide when a request is lost.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -14,8 +14,9 @@ use crate::metrics::OneMore;
 use crate::request_context::RequestContext;
 use crate::wire::{Socket, caught_up};
 
-/// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. As long as this is kept,
-/// somebody reads what the worker says; without it, time alone ends the request.
+/// A request that may run on at the worker, unseen, until its time has come or its end is seen
+/// after all. As long as this is kept, somebody reads what the worker says; without it, time alone
+/// ends the request.
 pub(super) struct Unseen {
     lost: Rc<Lost>,
     /// When its time has come, unless its worker is heard of before.
@@ -111,7 +112,8 @@ impl Drop for Unseen {
     }
 }
 
-/// Completes when that time has come and nothing is left to be read that would put it off. Nobody reads once [`Unseen`] is gone.
+/// Completes when that time has come and nothing is left to be read that would put it off. Nobody
+/// reads once [`Unseen`] is gone.
 async fn comes(until: &Rc<Cell<Instant>>) {
     loop {
         sleep_until(until.get()).await;
@@ -124,8 +126,9 @@ async fn comes(until: &Rc<Cell<Instant>>) {
     }
 }
 
-/// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the request
-/// when its time has come: first its connection, which the kernel may hold bytes for, then its place in the counts.
+/// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that
+/// counts it, and ends the request when its time has come: first its connection, which the kernel
+/// may hold bytes for, then its place in the counts.
 async fn outlive(
     lost: Rc<Lost>,
     until: Rc<Cell<Instant>>,
@@ -146,8 +149,8 @@ async fn outlive(
     }
 }
 
-/// Lives with the task that ends a request's time. If the task ends with its thread before, this tells the process, because nobody may
-/// have the gate any more that counts the request.
+/// Lives with the task that ends a request's time. If the task ends with its thread before, this
+/// tells the process, because nobody may have the gate any more that counts the request.
 struct Untimely {
     lost: Rc<Lost>,
     context: Rc<RequestContext>,

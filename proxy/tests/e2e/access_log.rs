@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use fencepost_tests::{
-    Answer, Behaviour, Connection, Endpoint, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker, eventually, request,
-    until,
+    Answer, Behaviour, Connection, Endpoint, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker,
+    eventually, request, until,
 };
 use futures_util::future::join_all;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -39,7 +39,8 @@ pub(crate) fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// Sends requests that are refused until lines of the access log are lost: neither its pipe nor its queue has room for more.
+/// Sends requests that are refused until lines of the access log are lost: neither its pipe nor its
+/// queue has room for more.
 async fn until_lines_are_lost(fence: &Fencepost) {
     while fence.metric(LOST).await == 0.0 {
         join_all((0..8).map(|_| refused(fence.listener.clone(), 100))).await;
@@ -84,7 +85,8 @@ async fn a_request_has_a_line_though_its_client_has_left() {
     let scratch = Scratch::new();
     let file = scratch.path().join("access.log");
     let section = logging_to(file.to_str().unwrap());
-    let mut scene = Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
+    let mut scene =
+        Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
     let held = scene.store.hold("/k", "shard-1").await;
     let latch = Latch::new();
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
@@ -107,7 +109,8 @@ async fn a_request_has_a_line_though_its_client_has_left() {
 
 #[tokio::test]
 async fn a_line_says_why_a_request_failed_and_whose_it_was() {
-    let (etcd, nobody, scratch) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), Scratch::new());
+    let (etcd, nobody, scratch) =
+        (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), Scratch::new());
     let file = scratch.path().join("access.log");
     let routes = [
         Route::new("k", "/k/", r#"key = "/k""#),
@@ -117,7 +120,8 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was() {
     let config = Config::new(&[etcd.endpoint()], &format!("http://{}", nobody.address()), &routes);
     let fence = Fencepost::serve(&config.section(&logging_to(file.to_str().unwrap()))).await;
     let held = Store::of(&etcd).await.hold("/k", "shard-1").await;
-    until("the lock is known", async || fence.admin_json("/locks//k").await["owner"] == "shard-1").await;
+    until("the lock is known", async || fence.admin_json("/locks//k").await["owner"] == "shard-1")
+        .await;
     let known = json!(["/k", "shard-1", held.revision]);
     let unknown = json!([null, null, null]);
     let earlier = json!(["/k", "shard-1", held.revision - 1]);
@@ -127,7 +131,13 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was() {
         ("/k/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
         ("/named/k/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
         ("/watched/x", Some(held.revision), 502, ["admit", "none", "worker-unreachable"], &known),
-        ("/watched/x", Some(held.revision - 1), 502, ["reject", "replayed-tenure", "worker-unreachable"], &earlier),
+        (
+            "/watched/x",
+            Some(held.revision - 1),
+            502,
+            ["reject", "replayed-tenure", "worker-unreachable"],
+            &earlier,
+        ),
         ("/k/x", None, 428, ["reject", "token-missing", "null"], &missing),
         ("/nowhere", Some(held.revision), 404, ["none", "none", "no-route"], &unknown),
     ];
@@ -137,8 +147,10 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was() {
         headers.extend(presented.iter().map(|(name, value)| (*name, value.as_str())));
         let answer = request(fence.listener.clone(), "POST", path, &headers, b"").await.unwrap();
         assert_eq!(answer.status, status, "{path}: {}", answer.text());
-        let line = eventually("the line is written", async || lines_of(&file).get(number).cloned()).await;
-        let said = ["verdict", "reason", "failure"].map(|field| line[field].as_str().unwrap_or("null"));
+        let line =
+            eventually("the line is written", async || lines_of(&file).get(number).cloned()).await;
+        let said =
+            ["verdict", "reason", "failure"].map(|field| line[field].as_str().unwrap_or("null"));
         assert_eq!(said, expected, "{line}");
         assert_eq!(json!([line["lock"], line["owner"], line["revision"]]), *who, "{line}");
     }
@@ -149,7 +161,8 @@ async fn a_tunnel_has_its_line_when_it_ends() {
     let scratch = Scratch::new();
     let file = scratch.path().join("access.log");
     let section = logging_to(file.to_str().unwrap());
-    let mut scene = Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
+    let mut scene =
+        Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
     scene.worker.on("/tunnel", Behaviour::UpgradeAndEcho);
     let holder = scene.store.hold("/k", "shard-1").await;
     let head = format!(
@@ -165,12 +178,15 @@ async fn a_tunnel_has_its_line_when_it_ends() {
         assert_eq!(tunnel.receive(said.len()).await.unwrap(), said.as_bytes());
         tunnel
     };
-    let line = async |number| eventually("the line is written", async || lines_of(&file).get(number).cloned()).await;
+    let line = async |number| {
+        eventually("the line is written", async || lines_of(&file).get(number).cloned()).await
+    };
     let said = |line: &Value| {
         let fields = ["target", "status", "sent_bytes", "complete", "verdict"];
         Value::from(fields.map(|field| line[field].clone()).to_vec())
     };
-    let (mut ends, mut is_cut, left) = (open("hello").await, open("good day").await, open("bye").await);
+    let (mut ends, mut is_cut, left) =
+        (open("hello").await, open("good day").await, open("bye").await);
     assert_eq!(lines_of(&file), [] as [Value; 0], "all are open");
     ends.finish_sending().await.unwrap();
     assert_eq!(ends.rest().await.unwrap(), b"");
@@ -191,7 +207,8 @@ async fn a_rotated_log_gets_no_lines_of_earlier_requests() {
     let scratch = Scratch::new();
     let (file, rotated) = (scratch.path().join("access.log"), scratch.path().join("access.log.1"));
     let section = logging_to(file.to_str().unwrap());
-    let scene = Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
+    let scene =
+        Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
     let held = scene.store.hold("/k", "shard-1").await;
     let mut ended_later = Vec::new();
     for path in ["/long", "/longer"] {
@@ -200,7 +217,8 @@ async fn a_rotated_log_gets_no_lines_of_earlier_requests() {
         ended_later.push((latch, scene.start_at_worker(Ask::post(path).under(&held)).await));
     }
     scene.fence.reloads(&scene.config.clone().limit("drain_delay = \"0s\"")).await;
-    let targets = |file: &Path| lines_of(file).iter().map(|line| line["target"].clone()).collect::<Vec<_>>();
+    let targets =
+        |file: &Path| lines_of(file).iter().map(|line| line["target"].clone()).collect::<Vec<_>>();
     for ((latch, answer), path) in ended_later.into_iter().zip(["/long", "/longer"]) {
         latch.open();
         assert_eq!(answer.await.unwrap().text(), "held");

@@ -1,6 +1,8 @@
 //! What an operator sees of a running proxy.
 
-use fencepost_tests::{Answer, Behaviour, Connection, EtcdVersion, Latch, eventually, request, until};
+use fencepost_tests::{
+    Answer, Behaviour, Connection, EtcdVersion, Latch, eventually, request, until,
+};
 use serde_json::{Value, json};
 
 use crate::fencepost::Route;
@@ -32,9 +34,14 @@ async fn probes_metrics_and_locks_tell_the_state() {
             assert_eq!(scene.fence.admin(method, "/nothing").await.status, 404, "{method}");
         }
         let page = scene.fence.admin("GET", "/").await;
-        assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"), "whatever a client takes");
+        assert_eq!(
+            page.header("content-type"),
+            Some("text/html; charset=utf-8"),
+            "whatever a client takes"
+        );
         assert!(page.header("content-security-policy").is_some());
-        let paths = request(scene.fence.admin, "GET", "/", &[("accept", "text/plain")], b"").await.unwrap();
+        let paths =
+            request(scene.fence.admin, "GET", "/", &[("accept", "text/plain")], b"").await.unwrap();
         assert!(paths.text().contains("GET  /livez"), "{}", paths.text());
         let accept = "/sources/main/accept-regression";
         for (method, path) in [("POST", "/locks"), ("DELETE", "/locks/%2Fk"), ("GET", accept)] {
@@ -48,7 +55,10 @@ async fn probes_metrics_and_locks_tell_the_state() {
             lock[time] = as_it_is[time].clone();
         }
         assert_eq!(lock, as_it_is, "a key may be written as it is");
-        assert_has(&lock, json!({ "key": "/k", "layout": "key", "owner": "shard-1", "problem": null }));
+        assert_has(
+            &lock,
+            json!({ "key": "/k", "layout": "key", "owner": "shard-1", "problem": null }),
+        );
         assert_has(&lock, json!({ "first": first.revision, "last": last.revision }));
         assert_eq!(lock["gate"]["floor"].as_i64(), Some(first.revision), "{lock}");
 
@@ -63,9 +73,14 @@ async fn probes_metrics_and_locks_tell_the_state() {
         assert!(locks.contains("/shards/7/lock") && locks.contains(r#""/k""#), "{locks}");
         let told = scene.fence.admin_json("/sources").await;
         let [main] = told["sources"].as_array().unwrap().as_slice() else { panic!("{told}") };
-        assert_has(main, json!({ "source": "main", "up": true, "tracked_locks": 2, "locks": null }));
+        assert_has(
+            main,
+            json!({ "source": "main", "up": true, "tracked_locks": 2, "locks": null }),
+        );
         let counted = |reason: &str, route: &str, verdict: &str| {
-            format!("requests_total{{mode=\"enforce\",reason={reason:?},route={route:?},verdict={verdict:?}}}")
+            format!(
+                "requests_total{{mode=\"enforce\",reason={reason:?},route={route:?},verdict={verdict:?}}}"
+            )
         };
         for (series, value) in [
             (counted("none", "k", "admit"), 1.0),
@@ -114,14 +129,19 @@ async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
         let unread = r#"shard-1||{|{"owner":"shard-1"}|{"holder":7}|{"holder":null}|["holder"]|"shard-1"|{"holder":"shard-1"} x"#;
         for record in unread.split('|') {
             let revision = scene.store.put("/k", record).await;
-            for token in [&Tenure::new("shard-1", revision), &Tenure::new(record.trim(), revision), &good] {
+            for token in
+                [&Tenure::new("shard-1", revision), &Tenure::new(record.trim(), revision), &good]
+            {
                 if token.owner.contains('"') {
                     continue;
                 }
                 scene.refuses("/", token, "unverifiable", "/k", None).await;
             }
             let lock = scene.fence.admin_json("/locks/%2Fk").await;
-            assert!(lock["problem"].as_str().is_some_and(|problem| !problem.is_empty()), "{record}: {lock}");
+            assert!(
+                lock["problem"].as_str().is_some_and(|problem| !problem.is_empty()),
+                "{record}: {lock}"
+            );
             assert_eq!(lock["owner"], serde_json::Value::Null, "{record}: {lock}");
         }
         eventually("the record is warned of", async || {
@@ -150,15 +170,23 @@ async fn a_record_that_names_its_owner_twice_admits_nobody() {
 
 #[tokio::test]
 async fn a_terminated_process_finishes_what_it_has_begun() {
-    let mut scene = Scene::with(EtcdVersion::V3_5, &routes(), |config| config.limit(r#"drain_delay = "0s""#)).await;
+    let mut scene =
+        Scene::with(EtcdVersion::V3_5, &routes(), |config| config.limit(r#"drain_delay = "0s""#))
+            .await;
     let tenure = scene.store.hold("/k", "shard-1").await;
     let latch = Latch::new();
     scene.worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("done")));
     let slow = scene.start_at_worker(Ask::post("/slow").under(&tenure)).await;
     scene.fence.process().terminate();
-    until("it is not ready any more", async || scene.fence.admin("GET", "/readyz").await.status == 503).await;
+    until("it is not ready any more", async || {
+        scene.fence.admin("GET", "/readyz").await.status == 503
+    })
+    .await;
     let listener = scene.fence.listener.clone();
-    until("it stops accepting", async || request(listener.clone(), "GET", "/", &[], b"").await.is_err()).await;
+    until("it stops accepting", async || {
+        request(listener.clone(), "GET", "/", &[], b"").await.is_err()
+    })
+    .await;
     assert!(scene.fence.process().ended().is_none(), "a request is under way");
     latch.open();
     let answer = slow.await.unwrap();
@@ -169,15 +197,18 @@ async fn a_terminated_process_finishes_what_it_has_begun() {
 
 #[tokio::test]
 async fn logs_in_json_are_one_object_a_line() {
-    let mut scene = Scene::with(EtcdVersion::V3_4, &routes(), |config| config.log_format("json")).await;
+    let mut scene =
+        Scene::with(EtcdVersion::V3_4, &routes(), |config| config.log_format("json")).await;
     let answer = scene.send(Ask::post("/")).await;
     assert_refused(&answer, "token-missing", "/k", None);
     let decision = answer.header("fence-decision").unwrap();
     scene.fence.terminate().await;
     let log = scene.fence.log();
-    let line = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let line =
+        |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     let lines: Vec<Value> = log.lines().map(line).collect();
-    let refused: Vec<&Value> = lines.iter().filter(|line| line["message"] == "request refused").collect();
+    let refused: Vec<&Value> =
+        lines.iter().filter(|line| line["message"] == "request refused").collect();
     let [line] = refused[..] else { panic!("{log}") };
     assert_has(line, json!({ "reason": "token-missing", "decision": decision }));
     assert!(line["age_ms"].is_u64() && line["waited_ms"].is_u64(), "{line}");

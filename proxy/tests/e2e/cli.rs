@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Authority, Etcd, EtcdVersion, FreePort, PATIENCE, Scratch, Worker, eventually};
+use fencepost_tests::{
+    Authority, Etcd, EtcdVersion, FreePort, PATIENCE, Scratch, Worker, eventually,
+};
 use serde_json::{Value, json};
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
@@ -121,7 +123,10 @@ drain_delay = 5
             (15, "limits.drain_delay"),
         ] {
             let place = format!("{}:{line}: {key}: ", file.name());
-            assert!(stderr.lines().any(|problem| problem.starts_with(&place)), "{place} in {stderr}");
+            assert!(
+                stderr.lines().any(|problem| problem.starts_with(&place)),
+                "{place} in {stderr}"
+            );
         }
         assert_eq!((stderr.lines().count(), stdout.as_str()), (9, ""), "{stderr}");
     }
@@ -133,16 +138,25 @@ async fn wrong_usage_is_64_and_is_named() {
         ("", "Usage"),
         ("serve --colour red", "--colour"),
         ("frobnicate", "frobnicate"),
-        ("serve", "give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock\n"),
+        (
+            "serve",
+            "give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock\n",
+        ),
         ("check", "give -c FILE; or, "),
         ("serve --upstream http://127.0.0.1:1", "--listen: missing"),
-        ("serve --listen 127.0.0.1:0 --upstream http://127.0.0.1:1 --etcd http://127.0.0.1:1", "--lock"),
+        (
+            "serve --listen 127.0.0.1:0 --upstream http://127.0.0.1:1 --etcd http://127.0.0.1:1",
+            "--lock",
+        ),
         ("serve -c /nonexistent/fencepost.toml", "/nonexistent/fencepost.toml"),
         ("check -c /dev/null", "/dev/null"),
         ("serve -c /dev/zero", "/dev/zero: is larger than 16 MiB\n"),
         ("serve -c x.toml --listen 127.0.0.1:0", "--listen"),
         ("serve --log fencepost=loud", "--log: "),
-        ("serve --log fencpost=debug", "--log: \"fencpost=debug\" has nothing of fencepost's own logged"),
+        (
+            "serve --log fencpost=debug",
+            "--log: \"fencpost=debug\" has nothing of fencepost's own logged",
+        ),
         ("check --log warm -c x.toml", "'--log'"),
         ("explain --log-format json -c x.toml --revision 1", "'--log-format'"),
         ("demo --log debug", "'--log'"),
@@ -164,7 +178,10 @@ async fn wrong_usage_is_64_and_is_named() {
     let check = "check --listen 127.0.0.1:0 --upstream http://127.0.0.1:1/ --lock /k --etcd http://127.0.0.1:1/";
     fencepost(format!("{check},http://127.0.0.1:2")).await.ended(0);
     let twice = fencepost(format!("{check},http://127.0.0.1:1")).await.ended(64);
-    assert!(twice.stderr.contains(r#"--etcd: "http://127.0.0.1:1" is in the list already"#), "{twice:?}");
+    assert!(
+        twice.stderr.contains(r#"--etcd: "http://127.0.0.1:1" is in the list already"#),
+        "{twice:?}"
+    );
 }
 
 #[tokio::test]
@@ -181,7 +198,11 @@ async fn unreadable_files_are_named_with_what_is_wrong() {
     let fence = Fencepost::launch(&lonely().without_source()).await;
     std::fs::File::create(fence.file()).unwrap().set_len(300 << 20).unwrap();
     let answer = fence.admin("POST", "/reload").await;
-    assert!(answer.status != 200 && answer.text().contains("is larger than 16 MiB"), "{}", answer.text());
+    assert!(
+        answer.status != 200 && answer.text().contains("is larger than 16 MiB"),
+        "{}",
+        answer.text()
+    );
 }
 
 #[tokio::test]
@@ -205,7 +226,11 @@ async fn unwritable_output_is_a_failure_and_unwritable_errors_are_not() {
         (errors_full, &["check", "-c", &good], 0),
     ] {
         let ran = Ran::of("sh", &[&["-c", way, BINARY], arguments].concat()).await.ended(code);
-        let says = if way == full && code == 1 { "standard output cannot be written: No space left" } else { "" };
+        let says = if way == full && code == 1 {
+            "standard output cannot be written: No space left"
+        } else {
+            ""
+        };
         assert!(ran.stderr.contains(says), "{arguments:?}: {ran:?}");
     }
     // The reader of the output has left before anything is printed.
@@ -213,7 +238,10 @@ async fn unwritable_output_is_a_failure_and_unwritable_errors_are_not() {
     drop(theirs);
     let mut command = tokio::process::Command::new(BINARY);
     let ended = command.args(explain).stdout(ours).stderr(Stdio::null()).status();
-    assert_eq!(tokio::time::timeout(PATIENCE, ended).await.expect("it ends").unwrap().code(), Some(1));
+    assert_eq!(
+        tokio::time::timeout(PATIENCE, ended).await.expect("it ends").unwrap().code(),
+        Some(1)
+    );
 }
 
 #[tokio::test]
@@ -231,7 +259,11 @@ async fn help_and_version_are_right_usage() {
     ] {
         let Ran { stdout, .. } = fencepost(arguments).await.ended(0);
         assert!(stdout.contains(says), "{arguments:?}: {stdout}");
-        assert_eq!(stdout.contains("--log "), arguments.starts_with("serve"), "{arguments:?}: {stdout}");
+        assert_eq!(
+            stdout.contains("--log "),
+            arguments.starts_with("serve"),
+            "{arguments:?}: {stdout}"
+        );
     }
 }
 
@@ -240,16 +272,21 @@ async fn a_start_without_address_or_descriptors_ends_with_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (listen, admin) in [(address.as_str(), "127.0.0.1:0"), ("127.0.0.1:0", &address)] {
-        let serve = format!("serve --listen {listen} --admin {admin} --upstream {NOBODY} --etcd {NOBODY} --lock /k");
+        let serve = format!(
+            "serve --listen {listen} --admin {admin} --upstream {NOBODY} --etcd {NOBODY} --lock /k"
+        );
         let Ran { stderr, .. } = fencepost(serve).await.ended(1);
         assert!(stderr.contains(&address) && stderr.contains("in use"), "{stderr}");
     }
     let file = Written::new(&lonely().toml());
-    for (descriptors, command) in (5..=16).map(|count| (count, "serve")).chain((5..=8).map(|count| (count, "check"))) {
+    for (descriptors, command) in
+        (5..=16).map(|count| (count, "serve")).chain((5..=8).map(|count| (count, "check")))
+    {
         let limit = format!("--nofile={descriptors}");
         let live = if command == "check" { &["--live"][..] } else { &[] };
         let arguments = [&limit, "--", BINARY, command, "-c", &file.name()];
-        let Ran { stderr, .. } = Ran::of("prlimit", &[&arguments[..], live].concat()).await.ended(1);
+        let Ran { stderr, .. } =
+            Ran::of("prlimit", &[&arguments[..], live].concat()).await.ended(1);
         assert!(stderr.contains("Too many open files"), "{limit} {command}: {stderr}");
     }
 }
@@ -257,12 +294,14 @@ async fn a_start_without_address_or_descriptors_ends_with_1() {
 #[tokio::test]
 async fn check_finds_a_useless_state_dir_and_password() {
     let file = Written::new("");
-    let (password, state_dir, above) = (file.place("password"), file.place("a/b/state"), file.place("a"));
+    let (password, state_dir, above) =
+        (file.place("password"), file.place("a/b/state"), file.place("a"));
     let login = format!("username = \"root\"\npassword_file = {password:?}");
     file.write(lonely().remembering_in(Path::new(&state_dir)).source(&login).toml());
     let warns = async |says: &str| {
         let Ran { stdout, .. } = file.ask("check").await.ended(0);
-        let is_there = stdout.lines().any(|line| line.starts_with("warning: ") && line.contains(says));
+        let is_there =
+            stdout.lines().any(|line| line.starts_with("warning: ") && line.contains(says));
         assert!(is_there, "{says:?} in {stdout}");
     };
     warns(&format!("source.main.password_file: {password}: No such file")).await;
@@ -271,7 +310,10 @@ async fn check_finds_a_useless_state_dir_and_password() {
     std::fs::write(&password, "secret\n").unwrap();
     std::fs::write(&above, "").unwrap();
     let Ran { stderr, .. } = file.ask("check").await.ended(64);
-    assert!(stderr.contains(&format!("toml:2: state_dir: {state_dir}: {above} is no directory\n")), "{stderr}");
+    assert!(
+        stderr.contains(&format!("toml:2: state_dir: {state_dir}: {above} is no directory\n")),
+        "{stderr}"
+    );
     std::fs::remove_file(&above).unwrap();
     let Ran { stdout, .. } = file.ask("check").await.ended(0);
     assert!(!stdout.contains("state_dir ") && !stdout.contains("password_file "), "{stdout}");
@@ -286,7 +328,9 @@ async fn unusable_files_are_wrong_for_check_and_serve() {
         Authority::new(name).issue_for_localhost().write(&folder, name);
     }
     let _socket = std::os::unix::net::UnixListener::bind(file.place("socket")).unwrap();
-    let pair = |certificate: &str, key: &str| format!("tls = {{ certificate = {certificate:?}, key = {key:?} }}");
+    let pair = |certificate: &str, key: &str| {
+        format!("tls = {{ certificate = {certificate:?}, key = {key:?} }}")
+    };
     let tls = |key: &str| pair(&file.place("mine.pem"), key);
     let log = |path: &str| format!("[access_log]\npath = {path:?}");
     let text = |top: &str, listener: &str, rest: &str| {
@@ -300,11 +344,23 @@ async fn unusable_files_are_wrong_for_check_and_serve() {
         ("access_log.path", log("/nope/access.log"), "/nope/access.log: /nope: No such file"),
         ("access_log.path", log(&file.place("")), "is a directory"),
         ("access_log.path", log(&file.place("socket")), "socket is a socket"),
-        ("state_dir", format!("state_dir = {:?}", file.place("mine.pem/x")), "mine.pem is no directory"),
-        (key, tls("/nope/k.pem"), "/nope/k.pem: cannot be read: No such file or directory (os error 2)"),
+        (
+            "state_dir",
+            format!("state_dir = {:?}", file.place("mine.pem/x")),
+            "mine.pem is no directory",
+        ),
+        (
+            key,
+            tls("/nope/k.pem"),
+            "/nope/k.pem: cannot be read: No such file or directory (os error 2)",
+        ),
         (key, tls(&file.place("other.key")), "its private key does not belong to"),
         (key, tls(&file.place("mine.pem")), "has no private key in it"),
-        (certificate, pair(&file.place("mine.key"), &file.place("mine.key")), "has no certificate in it"),
+        (
+            certificate,
+            pair(&file.place("mine.key"), &file.place("mine.key")),
+            "has no certificate in it",
+        ),
     ] {
         let text = match name.split_once('.') {
             None => text(&written, "", ""),
@@ -348,7 +404,8 @@ async fn check_says_what_it_finds_alive() {
         );
         let config = Config::new(&[etcd.endpoint()], &upstream, &routes).section(&own);
         let listens = |address: &str| format!("[admin]\nlisten = {address:?}\n");
-        let text = config.toml().replace(&listens("127.0.0.1:0"), &listens(&admin.address().to_string()));
+        let text =
+            config.toml().replace(&listens("127.0.0.1:0"), &listens(&admin.address().to_string()));
         let file = Written::new(&text);
         file.ask("check").await.ended(0);
         let Ran { stdout, .. } = file.ask("check --live").await.ended(0);
@@ -360,7 +417,10 @@ async fn check_says_what_it_finds_alive() {
             "age ",
             "#20418",
             &format!("worker {upstream}: accepts connections"),
-            &format!("worker http://{}: is the admin listener of this configuration", admin.address()),
+            &format!(
+                "worker http://{}: is the admin listener of this configuration",
+                admin.address()
+            ),
         ] {
             assert!(stdout.contains(finding), "{finding} in {stdout}");
         }
@@ -384,7 +444,8 @@ async fn check_says_what_it_finds_alive() {
 
 #[tokio::test]
 async fn check_of_endpoints_of_two_clusters_says_which_is_which() {
-    let (ours, theirs) = tokio::join!(Etcd::start(EtcdVersion::V3_5), Etcd::start(EtcdVersion::V3_5));
+    let (ours, theirs) =
+        tokio::join!(Etcd::start(EtcdVersion::V3_5), Etcd::start(EtcdVersion::V3_5));
     let worker = Worker::start().await;
     let file = Written::new("");
     let check = async |config: &Config, code| {
@@ -393,9 +454,13 @@ async fn check_of_endpoints_of_two_clusters_says_which_is_which() {
     };
     for mode in ["enforce", "off"] {
         let routes = k().map(|route| route.with(&format!("mode = {mode:?}")));
-        let config = Config::of(&ours, &worker, &routes).endpoints(&[ours.endpoint(), theirs.endpoint()]);
+        let config =
+            Config::of(&ours, &worker, &routes).endpoints(&[ours.endpoint(), theirs.endpoint()]);
         let said = check(&config, 1).await;
-        let told = said.split_once("source main: the endpoints belong to different clusters (").expect(&said).1;
+        let told = said
+            .split_once("source main: the endpoints belong to different clusters (")
+            .expect(&said)
+            .1;
         let (told, help) = told.split_once(')').expect(&said);
         assert!(help.starts_with(": set cluster_id to the one that is meant"), "{said}");
         assert_eq!(said.matches("different clusters").count(), 1, "it is said once: {said}");
@@ -408,7 +473,10 @@ async fn check_of_endpoints_of_two_clusters_says_which_is_which() {
         let configured = config.source(&format!("cluster_id = {:?}", of(&ours)));
         let wrong = format!("{} belongs to cluster {}, not to", theirs.endpoint(), of(&theirs));
         let said = check(&configured, 1).await;
-        assert!(said.contains(&wrong) && said.contains(&format!("{} runs etcd", ours.endpoint())), "{said}");
+        assert!(
+            said.contains(&wrong) && said.contains(&format!("{} runs etcd", ours.endpoint())),
+            "{said}"
+        );
         check(&configured.endpoints(&[ours.endpoint()]), 0).await;
     }
 }
@@ -425,28 +493,42 @@ async fn check_of_many_silent_routes_waits_for_all_at_once() {
         .zip(&workers)
         .map(|(number, worker)| {
             let lock = format!("key = \"/k/{number}\"");
-            let to = format!("upstream = \"https://{}\"\nupstream_tls = {{ ca = {authority:?} }}", at(worker));
+            let to = format!(
+                "upstream = \"https://{}\"\nupstream_tls = {{ ca = {authority:?} }}",
+                at(worker)
+            );
             Route::new(&format!("k{number}"), &format!("/{number}/"), &lock).with(&to)
         })
         .collect();
     file.write(Config::new(&[format!("http://{}", at(&etcd))], "", &routes).toml());
     let began = Instant::now();
     let Ran { stdout, .. } = file.ask("check --live").await.ended(1);
-    assert!(began.elapsed() < Duration::from_secs(30), "one by one it takes more than a minute: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "one by one it takes more than a minute: {:?}",
+        began.elapsed()
+    );
     let told = stdout.lines().filter(|line| line.starts_with("worker "));
-    let expected = workers.iter().map(|worker| format!("worker https://{}: did not accept", at(worker)));
-    assert!(told.zip(expected).filter(|(line, begins)| line.starts_with(begins)).count() == 20, "{stdout}");
+    let expected =
+        workers.iter().map(|worker| format!("worker https://{}: did not accept", at(worker)));
+    assert!(
+        told.zip(expected).filter(|(line, begins)| line.starts_with(begins)).count() == 20,
+        "{stdout}"
+    );
 }
 
 #[tokio::test]
 async fn check_says_which_source_no_route_reads_from() {
-    let (etcd, worker, nobody) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, FreePort::reserve());
+    let (etcd, worker, nobody) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, FreePort::reserve());
     let off = k().map(|route| route.with(r#"mode = "off""#));
     let config = Config::new(&[], &worker.endpoint().to_string(), &off);
     let file = Written::new(&in_memory(&config));
     file.ask("check --live").await.ended(0);
     let dead = format!("http://{}", nobody.address());
-    for (endpoint, code, says) in [(etcd.endpoint(), 0, "runs etcd 3.5"), (dead, 1, "Connection refused")] {
+    for (endpoint, code, says) in
+        [(etcd.endpoint(), 0, "runs etcd 3.5"), (dead, 1, "Connection refused")]
+    {
         file.write(config.clone().endpoints(&[endpoint]).toml());
         let Ran { stdout, .. } = file.ask("check --live").await.ended(code);
         assert!(stdout.contains("source main: not in use") && stdout.contains(says), "{stdout}");
@@ -456,10 +538,14 @@ async fn check_says_which_source_no_route_reads_from() {
 #[tokio::test]
 async fn a_source_in_memory_is_not_taken_for_an_etcd() {
     let worker = Worker::start().await;
-    let config = Config::new(&[], &worker.endpoint().to_string(), &k()).limit(r#"drain_delay = "0s""#);
+    let config =
+        Config::new(&[], &worker.endpoint().to_string(), &k()).limit(r#"drain_delay = "0s""#);
     let text = in_memory(&config);
     let Ran { stdout, .. } = Written::new(&text).ask("check --live").await.ended(0);
-    assert!(stdout.contains("source main: a store inside of this process") && !stdout.contains("etcd"), "{stdout}");
+    assert!(
+        stdout.contains("source main: a store inside of this process") && !stdout.contains("etcd"),
+        "{stdout}"
+    );
     let mut fence = Fencepost::launch_text(&text).await;
     eventually("its members are known", async || {
         let known = fence.admin_json("/locks").await;
@@ -474,13 +560,18 @@ async fn a_source_in_memory_is_not_taken_for_an_etcd() {
 async fn flags_serve_one_worker_without_a_file() {
     for freshness in ["cached", "linearizable"] {
         let etcd = Etcd::start(EtcdVersion::V3_4).await;
-        let (store, worker, ledger) = (Store::of(&etcd).await, Worker::start().await, Ledger::default());
+        let (store, worker, ledger) =
+            (Store::of(&etcd).await, Worker::start().await, Ledger::default());
         let (upstream, endpoint) = (worker.endpoint().to_string(), etcd.endpoint());
-        let one = format!("--listen 127.0.0.1:0 --upstream {upstream} --etcd {endpoint} --lock /k --layout key");
+        let one = format!(
+            "--listen 127.0.0.1:0 --upstream {upstream} --etcd {endpoint} --lock /k --layout key"
+        );
         let serve = format!("serve {one} --admin 127.0.0.1:0 --freshness {freshness} --max-age 1s");
         let fence = Fencepost::launch_with(&serve.split(' ').collect::<Vec<_>>()).await;
         fence.wait_until_ready().await;
-        let post = async |tenure: &Tenure| send(&fence.listener, &ledger, Ask::post("/any/path").under(tenure)).await;
+        let post = async |tenure: &Tenure| {
+            send(&fence.listener, &ledger, Ask::post("/any/path").under(tenure)).await
+        };
         let first = store.hold("/k", "shard-1").await;
         assert_eq!(post(&first).await.status, 200);
         let second = store.hold("/k", "shard-2").await;
@@ -496,7 +587,8 @@ async fn curl_is_all_a_master_needs() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
     let worker = Worker::start().await;
     let quick_start = include_str!("../../../README.md").split_once("## Quick start").unwrap().1;
-    let mut commands = quick_start.split("```sh\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    let mut commands =
+        quick_start.split("```sh\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
     let at = |command: &str, places: &[(&str, &str)]| {
         places.iter().fold(command.to_owned(), |command, (place, here)| {
             assert!(command.contains(place), "{place} in {command}");
@@ -504,10 +596,17 @@ async fn curl_is_all_a_master_needs() {
         })
     };
     let (upstream, endpoint) = (worker.endpoint().to_string(), etcd.endpoint());
-    let places =
-        [("127.0.0.1:8080", "127.0.0.1:0"), ("http://127.0.0.1:9000", &upstream), ("http://127.0.0.1:2379", &endpoint)];
+    let places = [
+        ("127.0.0.1:8080", "127.0.0.1:0"),
+        ("http://127.0.0.1:9000", &upstream),
+        ("http://127.0.0.1:2379", &endpoint),
+    ];
     let serve = at(commands.next().unwrap(), &places);
-    let serve = serve.split_once("target/release/fencepost ").expect("what cargo builds").1.replace('\\', "");
+    let serve = serve
+        .split_once("target/release/fencepost ")
+        .expect("what cargo builds")
+        .1
+        .replace('\\', "");
     let arguments: Vec<&str> = serve.split_whitespace().chain(["--admin", "127.0.0.1:0"]).collect();
     let fence = Fencepost::launch_with(&arguments).await;
     fence.wait_until_ready().await;
@@ -524,7 +623,8 @@ async fn curl_is_all_a_master_needs() {
     assert_eq!(printed("sh", &["-c", &held]).await, "ok");
 
     etcd.etcdctl(&["put", "/shards/2/lock", "shard-2"]).await;
-    let master = at(commands.next().unwrap(), &[("http://127.0.0.1:8080", &fence.listener.to_string())]);
+    let master =
+        at(commands.next().unwrap(), &[("http://127.0.0.1:8080", &fence.listener.to_string())]);
     let etcdctl = etcd.etcdctl_command();
     let tools = Path::new(etcdctl.as_std().get_program()).parent().unwrap().display();
     let set_up = format!("set -eu; PATH={tools}:$PATH; export ETCDCTL_ENDPOINTS={endpoint}");
@@ -544,7 +644,8 @@ async fn explain_says_what_becomes_of_a_token() {
     let third = hold(shard, "shard-1").await;
     let routes = [
         Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
-        Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\"\nexempt_methods = [\"GET\", \"HEAD\"]"),
+        Route::new("watched", "/", r#"key = "/k""#)
+            .with("mode = \"shadow\"\nexempt_methods = [\"GET\", \"HEAD\"]"),
         Route::new("named", "/named/", r#"key = "/k", from_header = true"#),
     ];
     let file = Written::new("");
@@ -552,8 +653,10 @@ async fn explain_says_what_becomes_of_a_token() {
     let config = Config::new(&[etcd.endpoint()], "http://127.0.0.1:9", &routes);
     file.write(config.section(&format!("[access_log]\npath = {log:?}")).toml());
     let explain = async |route: &str, lock: &str, owner: &str, revision: &str| {
-        let token = if owner.is_empty() { "--owner=".to_owned() } else { format!("--owner {owner}") };
-        file.ask(format!("explain --route {route} --lock {lock} {token} --revision {revision}")).await
+        let token =
+            if owner.is_empty() { "--owner=".to_owned() } else { format!("--owner {owner}") };
+        file.ask(format!("explain --route {route} --lock {lock} {token} --revision {revision}"))
+            .await
     };
     for (owner, revision, expected) in [
         ("shard-1", third.to_string(), "admitted"),
@@ -567,12 +670,18 @@ async fn explain_says_what_becomes_of_a_token() {
         assert!(said.starts_with(&format!("route shards (enforce): {expected}\n")), "{said}");
         assert!(said.contains(&format!("is held by shard-1, revision {third}")), "{said}");
     }
-    for (revision, told) in [("1", json!(["no-owner", "acquire", 1])), ("07", json!(["token-malformed", "fix", null]))]
+    for (revision, told) in
+        [("1", json!(["no-owner", "acquire", 1])), ("07", json!(["token-malformed", "fix", null]))]
     {
-        let asked = "explain --json --route shards --lock /shards/3/lock --owner shard-1 --revision";
+        let asked =
+            "explain --json --route shards --lock /shards/3/lock --owner shard-1 --revision";
         let said = file.ask(format!("{asked} {revision}")).await.ended(0).stdout;
         let answer: Value = serde_json::from_str(&said).unwrap();
-        assert_eq!(json!([answer["reason"], answer["action"], answer["revision"]]), told, "{answer}");
+        assert_eq!(
+            json!([answer["reason"], answer["action"], answer["revision"]]),
+            told,
+            "{answer}"
+        );
         assert_eq!(answer["lock"]["owner"], Value::Null);
     }
     let nameless = hold("/shards/4/lock", "").await.to_string();
@@ -587,16 +696,24 @@ async fn explain_says_what_becomes_of_a_token() {
         assert!(said.contains(&format!(r#" is held by "", revision {again};"#)), "{said}");
     }
     let said = explain("watched", "/k", "shard-1", "1").await.ended(0).stdout;
-    let watched = "forwarded, since the route is in shadow mode; enforced, it would be refused: 412 no-owner";
+    let watched =
+        "forwarded, since the route is in shadow mode; enforced, it would be refused: 412 no-owner";
     assert!(said.contains(watched), "{said}");
-    assert!(said.ends_with("\n  No token is looked at with GET, HEAD (exempt_methods).\n"), "{said}");
+    assert!(
+        said.ends_with("\n  No token is looked at with GET, HEAD (exempt_methods).\n"),
+        "{said}"
+    );
     let said = explain("named", "/k", "shard-1", "1").await.ended(0).stdout;
     assert!(said.starts_with("route named (enforce): refused: 412 no-owner\n"), "{said}");
     // A request that has to name its lock and does not gets no further.
-    let said = file.ask("explain --route named --owner shard-1 --revision 07").await.ended(0).stdout;
+    let said =
+        file.ask("explain --route named --owner shard-1 --revision 07").await.ended(0).stdout;
     let refused = "route named (enforce): refused: 428 token-missing\n  The request names no lock";
     assert!(said.starts_with(refused), "{said}");
-    assert!(said.contains("The sender is told: Name the lock that you hold in Fence-Lock"), "{said}");
+    assert!(
+        said.contains("The sender is told: Name the lock that you hold in Fence-Lock"),
+        "{said}"
+    );
     let Ran { stderr, .. } = explain("shards", "/other", "shard-1", "1").await.ended(64);
     assert!(stderr.contains("--lock: \"/other\" is none of the locks"), "{stderr}");
     assert!(!Path::new(&log).exists(), "a question leaves nothing behind");
@@ -615,7 +732,8 @@ async fn check_and_explain_point_at_another_layout() {
     ];
     let file = Written::new(&Config::of(&etcd, &worker, &routes).toml());
     let Ran { stdout, .. } = file.ask("check --live").await.ended(0);
-    let warnings: Vec<&str> = stdout.lines().filter(|line| line.starts_with("warning: route")).collect();
+    let warnings: Vec<&str> =
+        stdout.lines().filter(|line| line.starts_with("warning: route")).collect();
     let queued = "nobody holds it, but there is 1 key below /queued/: etcdctl lock keeps its locks so (layout = \"mutex\"), \
                   and etcdctl elect (layout = \"election\")";
     let plain = "nobody holds it and nothing is below /plain/, where layout = \"mutex\" has its keys, but /plain itself is \
@@ -625,8 +743,12 @@ async fn check_and_explain_point_at_another_layout() {
         format!("warning: route plain: lock /plain: {plain}"),
     ];
     assert_eq!(warnings, expected, "{stdout}");
-    let explain =
-        async |route| file.ask(format!("explain --route {route} --owner shard-1 --revision 7")).await.ended(0).stdout;
+    let explain = async |route| {
+        file.ask(format!("explain --route {route} --owner shard-1 --revision 7"))
+            .await
+            .ended(0)
+            .stdout
+    };
     assert!(explain("queued").await.contains(&format!("\n  Look at its layout: {queued}.\n")));
     assert!(!explain("free").await.contains("layout:"));
 }
@@ -638,18 +760,29 @@ async fn explain_without_a_store_says_what_happens_meanwhile() {
         Route::new("k", "/k/", r#"key = "/k""#),
         Route::new("lax", "/", r#"key = "/l""#).with(r#"on_unavailable = "dangerous_admit""#),
     ];
-    let file = Written::new(&Config::new(&[format!("http://{}", port.address())], NOBODY, &routes).toml());
+    let file =
+        Written::new(&Config::new(&[format!("http://{}", port.address())], NOBODY, &routes).toml());
     let explain = async |route: &str, more: &str| {
-        file.ask(format!("explain --route {route} --owner a --revision {more}")).await.ended(0).stdout
+        file.ask(format!("explain --route {route} --owner a --revision {more}"))
+            .await
+            .ended(0)
+            .stdout
     };
     for (route, expected) in [("k", "refused: 503 unverifiable"), ("lax", "forwarded unjudged")] {
         let said = explain(route, "1").await;
         assert!(said.starts_with(&format!("route {route} (enforce): {expected}")), "{said}");
-        assert!(said.contains("The lock store was asked, and ") && said.contains("Connection refused"), "{said}");
+        assert!(
+            said.contains("The lock store was asked, and ") && said.contains("Connection refused"),
+            "{said}"
+        );
     }
     let said = explain("lax", "07").await;
     assert!(said.starts_with("route lax (enforce): refused: 400 token-malformed\n"), "{said}");
     let answer: Value = serde_json::from_str(&explain("lax", "1 --json").await).unwrap();
-    assert_eq!((&answer["reason"], &answer["let_past"]), (&"unverifiable".into(), &true.into()), "{answer}");
+    assert_eq!(
+        (&answer["reason"], &answer["let_past"]),
+        (&"unverifiable".into(), &true.into()),
+        "{answer}"
+    );
     assert!(answer["cause"].as_str().unwrap().contains("Connection refused"), "{answer}");
 }

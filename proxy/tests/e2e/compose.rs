@@ -1,5 +1,5 @@
-//! What `docker-compose.yml` describes, started as processes: the same commands, scripts and files, with other addresses; and a
-//! stand-in for `docker` that pauses, kills and starts them.
+//! What `docker-compose.yml` describes, started as processes: the same commands, scripts and files,
+//! with other addresses; and a stand-in for `docker` that pauses, kills and starts them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,9 @@ impl Topology {
         write_docker(&folder);
         let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
         let mut command = tokio::process::Command::new(workspace().join(script));
-        command.env("PATH", path).env("ENGINE_PORT", engine.local_addr().unwrap().port().to_string());
+        command
+            .env("PATH", path)
+            .env("ENGINE_PORT", engine.local_addr().unwrap().port().to_string());
         let ended = command.kill_on_drop(true).output();
         tokio::pin!(ended);
         loop {
@@ -106,10 +108,14 @@ impl Topology {
             ["compose", "unpause", name] => services.signal(name, Signal::CONT),
             ["compose", "kill", "--signal", "SIGUSR1", name] => services.signal(name, Signal::USR1),
             ["compose", "kill", "--signal", "SIGUSR2", name] => services.signal(name, Signal::USR2),
-            ["compose", "kill", name] | ["kill", name] => services.running.remove(*name).unwrap().kill(),
+            ["compose", "kill", name] | ["kill", name] => {
+                services.running.remove(*name).unwrap().kill()
+            }
             ["compose", "start", name] => services.start(name, name, &[]),
             ["compose", "run", rest @ ..] => {
-                let ["--detach", "--rm", "--no-deps", "--name", name, "--env", variable, service] = rest else {
+                let ["--detach", "--rm", "--no-deps", "--name", name, "--env", variable, service] =
+                    rest
+                else {
                     panic!("docker was told to {order:?}")
                 };
                 services.start(name, service, &[variable.split_once('=').unwrap()]);
@@ -132,13 +138,17 @@ impl Services {
 
     /// A text of the files, with the addresses as they are here.
     fn here(&self, text: &str) -> String {
-        self.addresses.iter().fold(text.to_owned(), |text, (written, here)| text.replace(written, here))
+        self.addresses
+            .iter()
+            .fold(text.to_owned(), |text, (written, here)| text.replace(written, here))
     }
 
     /// Starts a service under a name, with more variables.
     fn start(&mut self, name: &str, service: &str, more: &[(&str, &str)]) {
         let service = &self.file["services"][service];
-        let texts = |key: &str| service[key].as_array().into_iter().flatten().map(|text| text.as_str().unwrap());
+        let texts = |key: &str| {
+            service[key].as_array().into_iter().flatten().map(|text| text.as_str().unwrap())
+        };
         assert_eq!(texts("volumes").collect::<Vec<_>>(), ["./deploy/demo:/demo:ro"], "{name}");
         let mut words = texts("entrypoint").chain(texts("command")).map(|word| match word {
             "fencepost" => BINARY.to_owned(),
@@ -148,7 +158,8 @@ impl Services {
         let mut command = Command::new(words.next().unwrap());
         command.args(words).current_dir(workspace());
         let written = service["environment"].as_object().unwrap().iter();
-        let variables = written.map(|(variable, value)| (variable.as_str(), value.as_str().unwrap()));
+        let variables =
+            written.map(|(variable, value)| (variable.as_str(), value.as_str().unwrap()));
         for (variable, value) in variables.chain(more.iter().copied()) {
             command.env(variable, self.here(value));
         }
@@ -159,12 +170,15 @@ impl Services {
     /// Where a service listens, once it says so.
     async fn port_of(&self, name: &str) -> String {
         eventually(&format!("{name} listens"), async || {
-            self.log(name).lines().find_map(|line| Some(line.strip_prefix("listening on port ")?.to_owned()))
+            self.log(name)
+                .lines()
+                .find_map(|line| Some(line.strip_prefix("listening on port ")?.to_owned()))
         })
         .await
     }
 
-    /// Stops all of a service, as a container is paused. Returns once its first process has stopped.
+    /// Stops all of a service, as a container is paused. Returns once its first process has
+    /// stopped.
     async fn pause(&self, name: &str) {
         self.signal(name, Signal::STOP);
         self.running[name].pause().await;
@@ -182,7 +196,8 @@ impl Services {
     }
 
     async fn fencepost(&self) -> Fencepost {
-        let written = std::fs::read_to_string(workspace().join(DEMO).join("fencepost.toml")).unwrap();
+        let written =
+            std::fs::read_to_string(workspace().join(DEMO).join("fencepost.toml")).unwrap();
         let state = self.scratch.path().join("state");
         let here = self.here(&written).replace("/var/lib/fencepost", state.to_str().unwrap());
         let file = self.scratch.path().join("fencepost.toml");

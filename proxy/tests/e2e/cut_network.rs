@@ -1,8 +1,9 @@
-//! A worker behind a network that breaks: what the kernel holds for it is never delivered once another tenure may be there.
+//! A worker behind a network that breaks: what the kernel holds for it is never delivered once
+//! another tenure may be there.
 
 use fencepost_tests::{
-    Answer, Authority, Behaviour, BodyEnd, Etcd, EtcdVersion, Latch, Network, Scratch, Subject, Worker, WorkerTls,
-    eventually, replace_file,
+    Answer, Authority, Behaviour, BodyEnd, Etcd, EtcdVersion, Latch, Network, Scratch, Subject,
+    Worker, WorkerTls, eventually, replace_file,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -38,7 +39,8 @@ impl<'n> CutScene<'n> {
     async fn open(network: &'n Network, spoken: Spoken) -> CutScene<'n> {
         network.heal();
         let (scratch, authority) = (Scratch::new(), Authority::new("the worker's"));
-        let identity = authority.issue(&Subject { names: &["worker.internal"], ..Subject::default() });
+        let identity =
+            authority.issue(&Subject { names: &["worker.internal"], ..Subject::default() });
         let ca = scratch.path().join("ca.pem");
         replace_file(&ca, &authority.certificate());
         let tls = |protocols| WorkerTls { identity: &identity, client_ca: None, protocols };
@@ -47,13 +49,20 @@ impl<'n> CutScene<'n> {
         let (worker, upstream) = match spoken {
             Http1 => (Worker::start_on(listener, None), format!("http://{address}")),
             H2c => (Worker::start_on(listener, None), format!("h2c://{address}")),
-            Http1OverTls => (Worker::start_on(listener, Some(&tls(&["http/1.1"]))), format!("https://{address}")),
-            Http2OverTls => (Worker::start_on(listener, Some(&tls(&["h2"]))), format!("https://{address}")),
+            Http1OverTls => (
+                Worker::start_on(listener, Some(&tls(&["http/1.1"]))),
+                format!("https://{address}"),
+            ),
+            Http2OverTls => {
+                (Worker::start_on(listener, Some(&tls(&["h2"]))), format!("https://{address}"))
+            }
         };
-        let mut routed =
-            Route::k().with("upstream_timeout = \"1s\"\norphan_timeout = \"2s\"\nhandoff_timeout = \"30s\"");
+        let mut routed = Route::k()
+            .with("upstream_timeout = \"1s\"\norphan_timeout = \"2s\"\nhandoff_timeout = \"30s\"");
         if upstream.starts_with("https:") {
-            routed = routed.with(&format!("upstream_tls = {{ ca = {ca:?}, server_name = \"worker.internal\" }}"));
+            routed = routed.with(&format!(
+                "upstream_tls = {{ ca = {ca:?}, server_name = \"worker.internal\" }}"
+            ));
         }
         let etcd = Etcd::start(EtcdVersion::V3_5).await;
         let config = Config::new(&[etcd.endpoint()], &upstream, &[routed])
@@ -84,7 +93,8 @@ impl<'n> CutScene<'n> {
         eventually("the worker is free", left).await;
     }
 
-    /// Takes the lock for `b`, and returns once its first request has been answered by a worker that is in reach again.
+    /// Takes the lock for `b`, and returns once its first request has been answered by a worker
+    /// that is in reach again.
     async fn is_taken_over(&self) {
         let successor = self.store.hold("/k", "b").await;
         self.until_left().await;
@@ -139,23 +149,26 @@ fn a_killed_process_leaves_nothing_to_deliver() {
 
 #[test]
 fn a_stopped_process_delivers_nothing_after_its_time() {
-    Network::run("cut_network::a_stopped_process_delivers_nothing_after_its_time", async |network| {
-        for spoken in [Http1, H2c] {
-            let mut scene = CutScene::open(network, spoken).await;
-            let holder = scene.store.hold("/k", "a").await;
-            assert_eq!(scene.send("/before", &holder).await, 200);
-            scene.network.cut();
-            let mut line = Line::open(&scene.fence.listener, &scene.ledger).await;
-            line.begin(Ask::post("/r1").under(&holder)).await.unwrap();
-            let written = async || (scene.network.undelivered() > 0).then_some(());
-            eventually("R1 is with the kernel", written).await;
-            scene.fence.process().pause().await;
-            scene.until_delivered().await;
-            scene.fence.process().resume();
-            scene.is_taken_over().await;
-            assert_eq!(scene.arrived(), ["/before", "/r2"], "{spoken:?}");
-        }
-    });
+    Network::run(
+        "cut_network::a_stopped_process_delivers_nothing_after_its_time",
+        async |network| {
+            for spoken in [Http1, H2c] {
+                let mut scene = CutScene::open(network, spoken).await;
+                let holder = scene.store.hold("/k", "a").await;
+                assert_eq!(scene.send("/before", &holder).await, 200);
+                scene.network.cut();
+                let mut line = Line::open(&scene.fence.listener, &scene.ledger).await;
+                line.begin(Ask::post("/r1").under(&holder)).await.unwrap();
+                let written = async || (scene.network.undelivered() > 0).then_some(());
+                eventually("R1 is with the kernel", written).await;
+                scene.fence.process().pause().await;
+                scene.until_delivered().await;
+                scene.fence.process().resume();
+                scene.is_taken_over().await;
+                assert_eq!(scene.arrived(), ["/before", "/r2"], "{spoken:?}");
+            }
+        },
+    );
 }
 
 #[test]
@@ -177,7 +190,9 @@ fn an_upload_given_up_ends_with_its_connection() {
             line.connection().send(vec![b'x'; 100_000]).await.unwrap();
             // fencepost may have given up before the client has sent all that it takes.
             let more = async { while line.connection().send(vec![b'x'; 100_000]).await.is_ok() {} };
-            let given_up = async || (scene.fence.metric("fencepost_orphans{route=\"k\"}").await > 0.0).then_some(());
+            let given_up = async || {
+                (scene.fence.metric("fencepost_orphans{route=\"k\"}").await > 0.0).then_some(())
+            };
             tokio::select! {
                 () = more => {}
                 () = eventually("the upload is given up", given_up) => {}
@@ -230,7 +245,8 @@ async fn an_idle_connection_ends_in_order_when_the_process_drains() {
         .limit("upstream_idle_timeout = \"1m\"\ndrain_delay = \"0s\"");
     let (store, mut fence) = (Store::of(&etcd).await, Fencepost::serve(&config).await);
     let holder = store.hold("/k", "a").await;
-    let (ledger, ask) = (Ledger::default(), Ask::post("/").under(&holder).body(&[b'x'; BODY_BYTES]));
+    let (ledger, ask) =
+        (Ledger::default(), Ask::post("/").under(&holder).body(&[b'x'; BODY_BYTES]));
     let mut received = Vec::new();
     let (answer, mut connection) = tokio::join!(send(&fence.listener, &ledger, ask), async {
         let (mut connection, _) = listener.accept().await.unwrap();

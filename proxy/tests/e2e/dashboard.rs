@@ -21,8 +21,8 @@ fn routes() -> [Route; 2] {
     ]
 }
 
-/// How long a tenure of the story lasts: one of less has a bar that is too narrow to be told from its neighbours. It is part of
-/// what is played, and nothing is waited for by it.
+/// How long a tenure of the story lasts: one of less has a bar that is too narrow to be told from
+/// its neighbours. It is part of what is played, and nothing is waited for by it.
 async fn let_a_bar_grow() {
     tokio::time::sleep(Duration::from_millis(800)).await;
 }
@@ -93,13 +93,17 @@ async fn the_delayed_request_is_on_the_bar_of_its_ended_tenure() {
     let expected = expected.map(|(tenure, ended)| json!([tenure.owner, tenure.revision, ended]));
     assert_eq!(shown.collect::<Vec<_>>(), expected, "{drawn}");
     let at = |thing: &Value, side: &str| thing[side].as_f64().unwrap();
-    assert!(at(&bars[1], "left") - at(&bars[0], "right") > 5.0, "nobody held it for a while: {drawn}");
+    assert!(
+        at(&bars[1], "left") - at(&bars[0], "right") > 5.0,
+        "nobody held it for a while: {drawn}"
+    );
 
     // The dot lies after the end of the bar, on the tail that continues it.
     let one = |kind: &str, field: &str, value: Value| {
         drawn[kind].as_array().unwrap().iter().find(|one| one[field] == value).unwrap()
     };
-    let (dot, tail) = (one("dots", "decision", json!(id)), one("tails", "first", json!(r1.revision)));
+    let (dot, tail) =
+        (one("dots", "decision", json!(id)), one("tails", "first", json!(r1.revision)));
     let middle_of = |begin, end| (at(dot, begin) + at(dot, end)) / 2.0;
     let middle = (middle_of("left", "right"), middle_of("top", "bottom"));
     assert!(at(&bars[2], "left") < middle.0, "it arrived in the third tenure: {drawn}");
@@ -112,10 +116,19 @@ async fn the_delayed_request_is_on_the_bar_of_its_ended_tenure() {
     page.point(&format!("#rows a[data-decision='{id}']")).await;
     page.until_there("#detail[open]").await;
     let detail = page.text("#detail").await;
-    for shown in ["replayed-tenure", &id, LOCK, "delayed write of an earlier tenure", "nothing was forwarded"] {
+    for shown in [
+        "replayed-tenure",
+        &id,
+        LOCK,
+        "delayed write of an earlier tenure",
+        "nothing was forwarded",
+    ] {
         assert!(detail.contains(shown), "{shown} is not in {detail}");
     }
-    assert_eq!(page.browser.run("return location.hash.includes(arguments[0])", &[json!(id)]).await, true);
+    assert_eq!(
+        page.browser.run("return location.hash.includes(arguments[0])", &[json!(id)]).await,
+        true
+    );
 
     // So does the address, elsewhere and later.
     page.go(&format!("decision={id}")).await;
@@ -140,7 +153,8 @@ async fn hostile_names_are_shown_and_never_run() {
     let script = "<script>window.harmed=1</script>";
     let image = "\"><img src=x onerror=window.harmed=1>";
     let long = "A".repeat(8 * 1024);
-    // As the holder of a lock, which only the store says: with a newline and a change of direction too.
+    // As the holder of a lock, which only the store says: with a newline and a change of direction
+    // too.
     let stored = format!("{script}\n\u{202e}evil{image}");
     let held = scene.store.put(LOCK, stored.as_str()).await;
     let (held, path) = (held.to_string(), "/shards/2/%3Csvg%20onload=window.harmed=1%3E");
@@ -178,14 +192,21 @@ async fn hostile_names_are_shown_and_never_run() {
     }
     assert_eq!(page.browser.run("return typeof window.harmed", &[]).await, "undefined");
     assert_eq!(page.count("script").await, 1, "the page's own");
-    assert_eq!(page.count("img, iframe, object, embed, b[onclick], svg[onload], [onerror], [style*=url]").await, 0);
+    assert_eq!(
+        page.count("img, iframe, object, embed, b[onclick], svg[onload], [onerror], [style*=url]")
+            .await,
+        0
+    );
     assert!(!text.contains('\u{202e}'), "nothing turns the direction of writing");
     assert!(page.fits().await);
     assert_eq!(page.complaints().await, Vec::<String>::new());
 
     // What no proxy of this version lets through, the page itself would spell out.
     let spelt = "const { visible } = await import('/dashboard/dom.js'); return visible(given[0])";
-    let spelt = page.browser.run_async(spelt, &[json!("a\u{202e}b\n\u{0}\u{200b}\u{2028}\u{feff}c d")]).await;
+    let spelt = page
+        .browser
+        .run_async(spelt, &[json!("a\u{202e}b\n\u{0}\u{200b}\u{2028}\u{feff}c d")])
+        .await;
     assert_eq!(spelt, r"a\u{202e}b\u{a}\u{0}\u{200b}\u{2028}\u{feff}c d");
     scene.finish().await;
 }
@@ -210,11 +231,17 @@ async fn filters_narrow_the_decisions_and_stand_in_the_address() {
     let until_listed = async |page: &Page, mut ids: Vec<&str>| {
         ids.sort_unstable();
         let script = "return JSON.stringify([...document.querySelectorAll('#decision-rows tr')].map((row) => row.dataset.id).sort()) === arguments[0]";
-        page.browser.until(&format!("just {ids:?}"), script, &[json!(json!(ids).to_string())]).await;
+        page.browser
+            .until(&format!("just {ids:?}"), script, &[json!(json!(ids).to_string())])
+            .await;
     };
     page.until_count("#decision-rows tr", 3).await;
     let all = listed(&page).await;
-    let watched = all.as_array().unwrap().iter().find(|id| **id != refused.as_str() && **id != missing.as_str());
+    let watched = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|id| **id != refused.as_str() && **id != missing.as_str());
     let watched = watched.unwrap().as_str().unwrap();
 
     page.go("reason=token-missing").await;
@@ -238,7 +265,9 @@ async fn filters_narrow_the_decisions_and_stand_in_the_address() {
     let later = decision(&scene.send(Ask::post("/shards/2/d").under(&stale)).await);
     until_listed(&page, vec![&refused, &missing, &later]).await;
     assert_eq!(
-        page.browser.run("return new URLSearchParams(location.hash.slice(1)).get('lock')", &[]).await,
+        page.browser
+            .run("return new URLSearchParams(location.hash.slice(1)).get('lock')", &[])
+            .await,
         "/shards/2"
     );
     page.click("#reason-legend button[data-reason=token-missing]").await;
@@ -284,11 +313,12 @@ async fn a_route_that_refuses_nothing_stands_out() {
     }
     page.click("#as-table summary").await;
     page.until_count("#tenures tr", 3).await;
-    let refused =
-        "return [...document.querySelectorAll('#tenures td:nth-child(6)')].map((cell) => cell.innerText).sort()";
+    let refused = "return [...document.querySelectorAll('#tenures td:nth-child(6)')].map((cell) => cell.innerText).sort()";
     assert_eq!(page.browser.run(refused, &[]).await, json!(["0", "0", "1 would be"]));
-    let [shards, watched] =
-        [page.text("#routes tr[data-key=shards]").await, page.text("#routes tr[data-key=watched]").await];
+    let [shards, watched] = [
+        page.text("#routes tr[data-key=shards]").await,
+        page.text("#routes tr[data-key=watched]").await,
+    ];
     assert!(shards.contains("enforce") && shards.contains("/shards/{shard}/lock"), "{shards}");
     assert!(watched.contains("shadow") && watched.contains("/k"), "{watched}");
     page.until_there("#tiles .tile.warn[data-key=Fencing]").await;
@@ -298,14 +328,22 @@ async fn a_route_that_refuses_nothing_stands_out() {
     let report = page.text("#shadow-rows tr").await;
     assert!(report.contains("stale-tenure") && report.contains("shard-8"), "{report}");
     let store = page.text("#sources tr").await;
-    assert!(store.contains("main") && store.contains("answers") && store.contains("3.5"), "{store}");
+    assert!(
+        store.contains("main") && store.contains("answers") && store.contains("3.5"),
+        "{store}"
+    );
 
-    let weakened = Route::k().with("on_unavailable = \"dangerous_admit\"\npartial_requests = \"harmless\"");
-    let other = Scene::with(VERSION, &[weakened], |config| config.limit("confirm_timeout = \"50ms\"")).await;
+    let weakened =
+        Route::k().with("on_unavailable = \"dangerous_admit\"\npartial_requests = \"harmless\"");
+    let other =
+        Scene::with(VERSION, &[weakened], |config| config.limit("confirm_timeout = \"50ms\""))
+            .await;
     let page = Page::open(page.browser, other.fence.admin, "").await;
     page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
     let tile = page.text("#tiles .tile[data-key=Fencing]").await;
-    for shown in ["weakened", "on_unavailable = dangerous_admit (k)", "partial_requests = harmless (k)"] {
+    for shown in
+        ["weakened", "on_unavailable = dangerous_admit (k)", "partial_requests = harmless (k)"]
+    {
         assert!(tile.contains(shown), "{shown} is not in {tile}");
     }
 
@@ -316,8 +354,10 @@ async fn a_route_that_refuses_nothing_stands_out() {
     assert_eq!(past.status, 200, "{past:?}");
     let id = other.fence.admin_json("/decisions?verdict=pass").await["decisions"][0]["id"].take();
     page.go("verdict=pass").await;
-    let chosen =
-        page.browser.run("return document.querySelector('#filters [name=verdict]').selectedOptions[0].text", &[]);
+    let chosen = page.browser.run(
+        "return document.querySelector('#filters [name=verdict]').selectedOptions[0].text",
+        &[],
+    );
     assert_eq!(chosen.await, "let past");
     page.until_count(&format!("#decision-rows tr[data-id={id}]"), 1).await;
     let row = page.text("#decision-rows tr").await;
@@ -340,8 +380,10 @@ async fn a_route_that_refuses_nothing_stands_out() {
 async fn the_page_is_light_fits_a_phone_and_names_its_controls() {
     let browser = Browser::start().await;
     let scene = Scene::open(VERSION, &routes()).await;
-    let stale =
-        scene.store.hold("/shards/a-rather-long-name-of-a-shard-that-has-no-room-on-a-phone/lock", "shard-2").await;
+    let stale = scene
+        .store
+        .hold("/shards/a-rather-long-name-of-a-shard-that-has-no-room-on-a-phone/lock", "shard-2")
+        .await;
     let path = "/shards/a-rather-long-name-of-a-shard-that-has-no-room-on-a-phone/x";
     scene.admits(path, &stale).await;
     scene.send(Ask::post(path).token(&"long-owner-".repeat(20), &stale.revision.to_string())).await;
@@ -355,7 +397,9 @@ async fn the_page_is_light_fits_a_phone_and_names_its_controls() {
     let loaded = loaded.as_array().unwrap();
     let bytes: u64 = loaded.iter().map(|entry| entry[1].as_u64().unwrap()).sum();
     assert!(loaded.len() > 10 && (10_000..200_000).contains(&bytes), "{bytes} bytes: {loaded:?}");
-    let own = |entry: &Value| entry[0].as_str().unwrap().starts_with(&format!("http://{}/", scene.fence.admin));
+    let own = |entry: &Value| {
+        entry[0].as_str().unwrap().starts_with(&format!("http://{}/", scene.fence.admin))
+    };
     assert!(loaded.iter().all(own), "nothing comes from elsewhere: {loaded:?}");
 
     let lightness = "return getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0)";
@@ -378,7 +422,10 @@ async fn the_page_is_light_fits_a_phone_and_names_its_controls() {
     page.click("#theme").await; // From the system's to light,
     page.click("#theme").await; // and on to dark.
     page.go("").await;
-    assert!(page.browser.run(lightness, &[]).await.as_f64().unwrap() < 150.0, "the choice outlives the page");
+    assert!(
+        page.browser.run(lightness, &[]).await.as_f64().unwrap() < 150.0,
+        "the choice outlives the page"
+    );
 
     let unnamed = "return [...document.querySelectorAll('button, a, input, select, [role=region], [role=application], section, table')]
         .filter((one) => one.checkVisibility() && !(one.getAttribute('aria-label') || one.labels?.[0]?.innerText.trim() || one.innerText?.trim()
@@ -387,10 +434,15 @@ async fn the_page_is_light_fits_a_phone_and_names_its_controls() {
     assert_eq!(page.browser.run(unnamed, &[]).await, json!([]), "every control has a name");
     page.until_there("#decision-rows a").await;
     // Whoever speaks to a computer says what they read (WCAG 2.5.3).
-    let called_otherwise = "return [...document.querySelectorAll('a[aria-label], button[aria-label]')]
+    let called_otherwise =
+        "return [...document.querySelectorAll('a[aria-label], button[aria-label]')]
         .map((one) => [one.innerText?.trim() ?? '', one.getAttribute('aria-label')])
         .filter(([text, label]) => /[\\p{L}\\p{N}]/u.test(text) && !label.includes(text))";
-    assert_eq!(page.browser.run(called_otherwise, &[]).await, json!([]), "a name has the text that is seen");
+    assert_eq!(
+        page.browser.run(called_otherwise, &[]).await,
+        json!([]),
+        "a name has the text that is seen"
+    );
     let namesakes = "const names = [...document.querySelectorAll('section, [role=region]')]
         .map((one) => one.getAttribute('aria-label') ?? document.getElementById(one.getAttribute('aria-labelledby')).textContent);
         return names.filter((name, at) => names.indexOf(name) !== at)";
@@ -417,7 +469,8 @@ async fn a_page_that_is_cut_off_says_so_and_connects_again() {
     page.until_state("cut-off").await;
     assert!(page.text("#cut-off").await.contains("what stands below is old"));
     let age = page.text("#sources td:nth-child(3)").await;
-    let older = "return document.querySelector('#sources td:nth-child(3)').innerText !== arguments[0]";
+    let older =
+        "return document.querySelector('#sources td:nth-child(3)').innerText !== arguments[0]";
     page.browser.until("the news grows older by the page's own clock", older, &[json!(age)]).await;
     let meanwhile = decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
     relay.restore().await;

@@ -1,4 +1,5 @@
-//! What the dashboard says while it does not know all yet, hears late, or hears more than it can take.
+//! What the dashboard says while it does not know all yet, hears late, or hears more than it can
+//! take.
 
 use fencepost_tests::{Browser, EtcdVersion, FreePort, Relay};
 use serde_json::{Value, json};
@@ -17,8 +18,9 @@ fn routes() -> [Route; 2] {
     ]
 }
 
-/// The first answers to the page's questions are late, and `asked` has what it asked for, when, and when it was answered; `flood(n)` has its stream of decisions tell of
-/// the last one that it told of so many times more, each under another id.
+/// The first answers to the page's questions are late, and `asked` has what it asked for, when, and
+/// when it was answered; `flood(n)` has its stream of decisions tell of the last one that it told
+/// of so many times more, each under another id.
 const FLOODED: &str = "
     const ask = window.fetch;
     window.asked = [];
@@ -65,8 +67,12 @@ async fn a_flood_of_decisions_leaves_the_page_time_for_all_else() {
     assert!(longest < 20_000.0, "{gaps}");
 
     // With 100,000 locks, a list of them is 44 MB.
-    let asked = page.browser.run("return [...new Set(asked.map(([path]) => path))].sort()", &[]).await;
-    assert_eq!(asked, json!(["/config", "/decisions?limit=1000", "/routes", "/shadow", "/sources"]));
+    let asked =
+        page.browser.run("return [...new Set(asked.map(([path]) => path))].sort()", &[]).await;
+    assert_eq!(
+        asked,
+        json!(["/config", "/decisions?limit=1000", "/routes", "/shadow", "/sources"])
+    );
 
     // What the proxy has counted is true, whatever the page was told.
     let refused = "#tiles [href='#decisions']";
@@ -75,7 +81,10 @@ async fn a_flood_of_decisions_leaves_the_page_time_for_all_else() {
     let tile = page.text(&format!("{refused} strong")).await;
     assert_eq!(tile, "1");
     let told = scene.fence.admin_json("/routes").await;
-    assert_eq!(told["refused_lately"], json!({ "seconds": 300, "reject": { "stale-tenure": 1 }, "would_reject": {} }));
+    assert_eq!(
+        told["refused_lately"],
+        json!({ "seconds": 300, "reject": { "stale-tenure": 1 }, "would_reject": {} })
+    );
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
@@ -96,7 +105,8 @@ async fn the_page_says_that_it_was_not_told_of_all() {
         "const legend = document.querySelector('#reason-legend'); return legend.querySelector('button') !== null
         && !(legend.innerText + document.querySelector('#chart-peak').innerText).includes('at least')";
     page.browser.until("it was told of all", whole, &[]).await;
-    let said = async || [page.text("#reason-legend").await, page.text("#chart-peak").await].join("; ");
+    let said =
+        async || [page.text("#reason-legend").await, page.text("#chart-peak").await].join("; ");
     relay.cut().await;
     page.until_state("cut-off").await;
     let mut line = scene.line().await;
@@ -104,11 +114,13 @@ async fn the_page_says_that_it_was_not_told_of_all() {
         assert_eq!(line.send(Ask::post("/c").under(&watched)).await.unwrap().status, 200);
     }
     relay.restore().await;
-    let thousand = "return document.querySelector('#reason-legend').innerText.includes('1,000 would be')";
+    let thousand =
+        "return document.querySelector('#reason-legend').innerText.includes('1,000 would be')";
     for shown in ["", "verdict=reject"] {
         page.browser.until("it was told of a thousand", thousand, &[]).await;
         assert_eq!(said().await.matches("at least").count(), 2, "{}", said().await);
-        let words = "return document.querySelector('#chart-summary').textContent.includes('at least')";
+        let words =
+            "return document.querySelector('#chart-summary').textContent.includes('at least')";
         assert_eq!(page.browser.run(words, &[]).await, true);
         page.go(shown).await;
     }
@@ -126,10 +138,15 @@ async fn a_weakened_fence_does_not_pass_for_the_one_before() {
     let port = FreePort::reserve();
     let starting_with = |route: Route| {
         let file = scene.config.clone().routes(&[route]).toml();
-        file.replace(r#"listen = "127.0.0.1:0""#, &format!("listen = {:?}", port.address().to_string()))
+        file.replace(
+            r#"listen = "127.0.0.1:0""#,
+            &format!("listen = {:?}", port.address().to_string()),
+        )
     };
-    let (enforced, weakened) =
-        (starting_with(shards.clone()), starting_with(shards.with(r#"on_unavailable = "dangerous_admit""#)));
+    let (enforced, weakened) = (
+        starting_with(shards.clone()),
+        starting_with(shards.with(r#"on_unavailable = "dangerous_admit""#)),
+    );
     let weakened = weakened.replace("[admin]", "[admin]\ndangerous_unprotected = true");
     scene.start_again_as(&enforced).await;
     let page = Page::open(browser, port.address(), "").await;
@@ -140,7 +157,10 @@ async fn a_weakened_fence_does_not_pass_for_the_one_before() {
     page.until_state("live").await;
     page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
     let note = page.text("#tiles [data-key=Fencing] .tile-note").await;
-    assert_eq!(note, "dangerous_unprotected = true (admin), on_unavailable = dangerous_admit (shards)");
+    assert_eq!(
+        note,
+        "dangerous_unprotected = true (admin), on_unavailable = dangerous_admit (shards)"
+    );
     scene.finish().await;
 }
 
@@ -149,17 +169,23 @@ async fn a_rejected_configuration_is_shown_until_it_is_mended() {
     let browser = Browser::start().await;
     let scene = Scene::open(VERSION, &routes()).await;
     let page = Page::open(browser, scene.fence.admin, "").await;
-    assert_eq!(scene.fence.reload(&scene.config.clone().limit("confirm_timeout = \"1 h\"")).await.status, 422);
+    assert_eq!(
+        scene.fence.reload(&scene.config.clone().limit("confirm_timeout = \"1 h\"")).await.status,
+        422
+    );
     page.until_there("#generation .badge.warn").await;
-    assert_eq!(page.text("#generation").await, "configuration 1 its file was rejected: the log says why");
+    assert_eq!(
+        page.text("#generation").await,
+        "configuration 1 its file was rejected: the log says why"
+    );
     scene.fence.reloads(&scene.config).await;
     page.until_count("#generation .badge", 0).await;
     assert_eq!(page.text("#generation").await, "configuration 1");
     scene.finish().await;
 }
 
-/// How many of 100,000 refusals of 2,000 locks a page keeps, and of the last 20,000; and how many of a lock that is quiet while another
-/// has as many.
+/// How many of 100,000 refusals of 2,000 locks a page keeps, and of the last 20,000; and how many
+/// of a lock that is quiet while another has as many.
 const KEPT: &str = "
     const { Model } = await import('/dashboard/model.js');
     const made = (lockOf) => {
@@ -192,7 +218,11 @@ async fn a_page_keeps_the_newest_refusals_of_all_locks() {
 #[tokio::test]
 async fn kinds_of_refusals_without_a_row_are_counted() {
     let browser = Browser::start().await;
-    let scene = Scene::open(VERSION, &[Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\"")]).await;
+    let scene = Scene::open(
+        VERSION,
+        &[Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\"")],
+    )
+    .await;
     scene.store.hold("/k", "shard-1").await;
     scene.until_known("/k", Some("shard-1")).await;
     let page = Page::open(browser, scene.fence.admin, "").await;

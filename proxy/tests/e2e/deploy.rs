@@ -28,9 +28,11 @@ async fn each_alert_fires_when_it_should_and_only_then() {
     let tests = Value::from(tests);
     let alerts = strings(&rules, "alert");
     for alert in &alerts {
-        let all = nested(&tests, "alert_rule_test").into_iter().filter_map(Value::as_array).flatten();
+        let all =
+            nested(&tests, "alert_rule_test").into_iter().filter_map(Value::as_array).flatten();
         let of_it = all.filter(|test| test["alertname"] == alert.as_str());
-        let fires = of_it.map(|test| test["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty()));
+        let fires = of_it
+            .map(|test| test["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty()));
         let ways: BTreeSet<bool> = fires.collect();
         assert_eq!(ways.len(), 2, "{alert} is tested both ways");
     }
@@ -43,7 +45,11 @@ async fn promtool_finds_nothing_wrong_with_the_metrics() {
     scene.admits("/", &tenure).await;
     let metrics = scene.fence.admin("GET", "/metrics").await;
     let mut command = tokio::process::Command::new("promtool");
-    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut promtool = command.kill_on_drop(true).spawn().unwrap();
     promtool.stdin.take().unwrap().write_all(&metrics.body).await.unwrap();
     let output = promtool.wait_with_output().await.unwrap();
@@ -69,7 +75,10 @@ async fn the_compose_file_is_valid_and_its_images_are_pinned() {
             assert!(named || root.join(host).exists(), "{name} mounts {host}");
         }
         for port in service["ports"].as_array().into_iter().flatten() {
-            assert!(port.as_str().unwrap().starts_with("127.0.0.1:"), "{name}: {port} is for this machine only");
+            assert!(
+                port.as_str().unwrap().starts_with("127.0.0.1:"),
+                "{name}: {port} is for this machine only"
+            );
         }
     }
     assert_eq!(compose["services"]["prometheus"]["network_mode"], "service:fencepost");
@@ -93,11 +102,17 @@ async fn the_compose_file_is_valid_and_its_images_are_pinned() {
 async fn the_compose_topology_tells_its_story() {
     let mut topology = Topology::up().await;
     let output = topology.run("deploy/demo/trouble.sh").await;
-    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}; fencepost: {}", topology.fence.log());
     for refused in ["stale-tenure", "replayed-tenure"] {
-        let evidence = |line: &str| line.contains("request refused") && line.contains(&format!("reason=\"{refused}\""));
-        assert!(told.lines().any(evidence), "the script shows a write refused as {refused}: {told}");
+        let evidence = |line: &str| {
+            line.contains("request refused") && line.contains(&format!("reason=\"{refused}\""))
+        };
+        assert!(
+            told.lines().any(evidence),
+            "the script shows a write refused as {refused}: {told}"
+        );
     }
 
     no_refused_write_reached_the_worker(&topology);
@@ -108,7 +123,9 @@ async fn the_compose_topology_tells_its_story() {
 
 fn no_refused_write_reached_the_worker(topology: &Topology) {
     let worker = topology.log("worker");
-    let begun = |write: &str| worker.lines().filter(|line| line.strip_prefix("begin ") == Some(write)).count();
+    let begun = |write: &str| {
+        worker.lines().filter(|line| line.strip_prefix("begin ") == Some(write)).count()
+    };
     for master in ["shard-1", "shard-2", "shard-1-again", "shard-2-again"] {
         for (write, outcome) in topology.log(master).lines().filter_map(outcome_of_a_write) {
             if outcome.starts_with("REFUSED") {
@@ -119,15 +136,18 @@ fn no_refused_write_reached_the_worker(topology: &Topology) {
         }
     }
     let networks = topology.log("network-1") + &topology.log("network-2");
-    let late: BTreeSet<&str> = networks.lines().filter_map(|line| line.strip_prefix("lets go ")).collect();
-    let tenures: BTreeSet<&str> = late.iter().map(|write| write.rsplit_once(", ").unwrap().0).collect();
+    let late: BTreeSet<&str> =
+        networks.lines().filter_map(|line| line.strip_prefix("lets go ")).collect();
+    let tenures: BTreeSet<&str> =
+        late.iter().map(|write| write.rsplit_once(", ").unwrap().0).collect();
     assert_eq!(tenures.len(), 2, "two late writes, at least: {late:?}");
     for write in late {
         assert_eq!(begun(write), 0, "{write} was held back until its lock was another's");
     }
 }
 
-/// Of `shard-1: revision 10, write 3: 200`: the write, as the worker prints it, and what became of it.
+/// Of `shard-1: revision 10, write 3: 200`: the write, as the worker prints it, and what became of
+/// it.
 fn outcome_of_a_write(line: &str) -> Option<(String, &str)> {
     let (master, rest) = line.split_once(": ")?;
     let (write, outcome) = rest.split_once(": ").filter(|(write, _)| write.contains(", write "))?;
@@ -135,7 +155,9 @@ fn outcome_of_a_write(line: &str) -> Option<(String, &str)> {
 }
 
 fn tenures_did_not_overlap_at_the_worker(log: &str) {
-    let revision = |write: &str| -> u64 { write.split(", ").nth(1).unwrap()["revision ".len()..].parse().unwrap() };
+    let revision = |write: &str| -> u64 {
+        write.split(", ").nth(1).unwrap()["revision ".len()..].parse().unwrap()
+    };
     let mut highest = 0;
     let mut running: BTreeSet<&str> = BTreeSet::new();
     for line in log.lines().skip(1) {
@@ -145,21 +167,34 @@ fn tenures_did_not_overlap_at_the_worker(log: &str) {
             continue;
         }
         assert!(revision(write) >= highest, "{write} comes after one of revision {highest}");
-        assert!(running.iter().all(|other| revision(other) == revision(write)), "{write} meets {running:?}");
+        assert!(
+            running.iter().all(|other| revision(other) == revision(write)),
+            "{write} meets {running:?}"
+        );
         highest = revision(write);
         running.insert(write);
     }
-    let tenures: BTreeSet<u64> = log.lines().filter_map(|line| Some(revision(line.strip_prefix("begin ")?))).collect();
-    assert!(tenures.len() >= 4, "the script waits for a write of each tenure but the last: {tenures:?}");
+    let tenures: BTreeSet<u64> =
+        log.lines().filter_map(|line| Some(revision(line.strip_prefix("begin ")?))).collect();
+    assert!(
+        tenures.len() >= 4,
+        "the script waits for a write of each tenure but the last: {tenures:?}"
+    );
 }
 
 async fn prometheus_saw_it(topology: &Topology) {
     let alerts: BTreeMap<String, String> = eventually("the alert of a replay fires", async || {
-        let alerts: BTreeMap<String, String> = topology.prometheus.alerts().await.into_iter().collect();
+        let alerts: BTreeMap<String, String> =
+            topology.prometheus.alerts().await.into_iter().collect();
         (alerts["FencepostReplayedTenure"] == "firing").then_some(alerts)
     })
     .await;
-    for quiet in ["FencepostDown", "FencepostFailOpen", "FencepostStoreRegressed", "FencepostHandoffTimeouts"] {
+    for quiet in [
+        "FencepostDown",
+        "FencepostFailOpen",
+        "FencepostStoreRegressed",
+        "FencepostHandoffTimeouts",
+    ] {
         assert_eq!(alerts[quiet], "inactive");
     }
     let tenures = topology.prometheus.value("fencepost_tenures_total").await;

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, Latch, Relay, Scratch, eventually, request};
+use fencepost_tests::{
+    Answer, Behaviour, Etcd, EtcdVersion, Latch, Relay, Scratch, eventually, request,
+};
 
 use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Route};
@@ -63,7 +65,9 @@ async fn no_request_is_lost_while_a_balancer_removes_the_process() {
     assert!(scene.fence.terminate().await.success());
     assert_eq!(answered as usize, scene.worker.seen().len());
     let log = scene.fence.log();
-    for step in ["step=\"leaving\" drain_delay=60s", "step=\"closing\" drain_timeout=30s", "step=\"ended\""] {
+    for step in
+        ["step=\"leaving\" drain_delay=60s", "step=\"closing\" drain_timeout=30s", "step=\"ended\""]
+    {
         assert!(log.contains(step), "{step}: {log}");
     }
     ledger.check(&scene.worker);
@@ -91,8 +95,10 @@ async fn what_has_not_ended_by_the_deadline_is_cut_and_counted() {
 async fn whoever_says_it_twice_need_not_wait() {
     for step in ["leaving", "closing"] {
         let delay = if step == "leaving" { "1m" } else { "0s" };
-        let (mut scene, tenure) =
-            scene(|config| config.limit(&format!("drain_delay = {delay:?}\ndrain_timeout = \"1h\""))).await;
+        let (mut scene, tenure) = scene(|config| {
+            config.limit(&format!("drain_delay = {delay:?}\ndrain_timeout = \"1h\""))
+        })
+        .await;
         let latch = Latch::new();
         scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
         let mut line = scene.line().await;
@@ -116,7 +122,8 @@ async fn requests_before_the_worker_are_refused_before_the_cut() {
     for drain_timeout in ["100ms", "1h"] {
         let limits = format!("drain_delay = \"0s\"\ndrain_timeout = {drain_timeout:?}");
         let route = Route::k().with(r#"handoff_timeout = "1h""#);
-        let mut scene = Scene::with(EtcdVersion::V3_5, &[route], |config| config.limit(&limits)).await;
+        let mut scene =
+            Scene::with(EtcdVersion::V3_5, &[route], |config| config.limit(&limits)).await;
         let latch = Latch::new();
         scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
         let old = scene.store.hold("/k", "shard-1").await;
@@ -130,7 +137,9 @@ async fn requests_before_the_worker_are_refused_before_the_cut() {
         waits.begin(Ask::post("/waits").under(&new)).await.unwrap();
         fences.begin(Ask::post("/.well-known/fence").under(&new)).await.unwrap();
         let token = format!("Fence-Owner: shard-2\r\nFence-Revision: {}", new.revision);
-        let half = format!("POST /sends HTTP/1.1\r\nHost: test\r\n{token}\r\nContent-Length: 9\r\n\r\nhalf");
+        let half = format!(
+            "POST /sends HTTP/1.1\r\nHost: test\r\n{token}\r\nContent-Length: 9\r\n\r\nhalf"
+        );
         sends.connection().send(half.into_bytes()).await.unwrap();
         scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 3.0).await;
         eventually("the one is held up, and who asks whether it could go too", async || {
@@ -160,7 +169,8 @@ async fn requests_that_wait_for_the_store_are_refused_before_the_cut() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let address = etcd.endpoint().trim_start_matches("http://").parse().unwrap();
     // A read goes on for as long as there is another endpoint to be tried.
-    let relays = [Relay::start(address).await, Relay::start(address).await, Relay::start(address).await];
+    let relays =
+        [Relay::start(address).await, Relay::start(address).await, Relay::start(address).await];
     let endpoints = relays.each_ref().map(|relay| format!("http://{}", relay.address()));
     let routes = [
         Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}""#),
@@ -214,7 +224,8 @@ async fn requests_that_wait_for_the_disk_are_refused_before_the_cut() {
 async fn a_process_ends_though_its_disk_hangs() {
     let scratch = Scratch::new();
     let state_dir = scratch.path().join("state");
-    let (mut scene, tenure) = scene(|config| config.limit("drain_delay = \"0s\"").remembering_in(&state_dir)).await;
+    let (mut scene, tenure) =
+        scene(|config| config.limit("drain_delay = \"0s\"").remembering_in(&state_dir)).await;
     assert_eq!(scene.send(Ask::post("/").under(&tenure)).await.status, 200);
     make_fifo(&state_dir.join("journal.next"));
     std::fs::remove_file(state_dir.join("journal")).unwrap();

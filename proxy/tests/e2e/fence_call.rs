@@ -13,21 +13,31 @@ fn guarded(lines: &[&str]) -> Route {
     lines.iter().fold(Route::new("k", "/", r#"key = "/k""#), |route, line| route.with(line))
 }
 
-/// What the call is answered, of a proxy that listens there. It is no request to the worker, so no ledger has it.
-pub(crate) fn call_with(scene: &Scene, headers: &[(&str, &str)]) -> impl Future<Output = Response> + use<> {
+/// What the call is answered, of a proxy that listens there. It is no request to the worker, so no
+/// ledger has it.
+pub(crate) fn call_with(
+    scene: &Scene,
+    headers: &[(&str, &str)],
+) -> impl Future<Output = Response> + use<> {
     let listener = scene.fence.listener.clone();
     let headers: Vec<(String, String)> =
         headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     async move {
-        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         request(listener, "POST", "/.well-known/fence", &headers, b"").await.unwrap()
     }
 }
 
 /// The same under a tenure, and for a lock where one is named.
-pub(crate) fn call(scene: &Scene, tenure: &Tenure, lock: Option<&str>) -> impl Future<Output = Response> + use<> {
+pub(crate) fn call(
+    scene: &Scene,
+    tenure: &Tenure,
+    lock: Option<&str>,
+) -> impl Future<Output = Response> + use<> {
     let revision = tenure.revision.to_string();
-    let mut headers = vec![("Fence-Owner", tenure.owner.as_str()), ("Fence-Revision", revision.as_str())];
+    let mut headers =
+        vec![("Fence-Owner", tenure.owner.as_str()), ("Fence-Revision", revision.as_str())];
     headers.extend(lock.map(|lock| ("Fence-Lock", lock)));
     call_with(scene, &headers)
 }
@@ -49,12 +59,17 @@ async fn it_returns_only_when_the_predecessors_last_request_has_left_the_worker(
         let beside = Route::new("beside", "/beside/", r#"key = "/beside""#);
         let routes = Layout::ALL.map(|layout| {
             let name = layout.name();
-            Route::new(name, &format!("/{name}/"), &format!("key = \"/locks/{name}\", layout = {name:?}"))
+            Route::new(
+                name,
+                &format!("/{name}/"),
+                &format!("key = \"/locks/{name}\", layout = {name:?}"),
+            )
         });
         let scene = Scene::open(version, &[&routes[..], &[beside]].concat()).await;
         let other = scene.store.hold("/beside", "another").await;
         for layout in Layout::ALL {
-            let (lock, path) = (format!("/locks/{}", layout.name()), format!("/{}/held", layout.name()));
+            let (lock, path) =
+                (format!("/locks/{}", layout.name()), format!("/{}/held", layout.name()));
             let latch = Latch::new();
             scene.worker.on(&path, Behaviour::Hold(latch.clone(), Answer::ok("held")));
             let session = scene.store.session("shard-1").await;
@@ -66,7 +81,8 @@ async fn it_returns_only_when_the_predecessors_last_request_has_left_the_worker(
             scene.store.crash(&session).await;
             let session = scene.store.session("shard-2").await;
             let new = scene.store.acquire(layout, &lock, &session).await.tenure;
-            let calls: Vec<_> = (0..4).map(|_| tokio::spawn(call(&scene, &new, Some(&lock)))).collect();
+            let calls: Vec<_> =
+                (0..4).map(|_| tokio::spawn(call(&scene, &new, Some(&lock)))).collect();
             scene.until_known(&lock, Some(&new.owner)).await;
             for _ in 0..5 {
                 scene.admits("/beside/probe", &other).await;
@@ -82,16 +98,25 @@ async fn it_returns_only_when_the_predecessors_last_request_has_left_the_worker(
             assert_eq!(held.await.unwrap().text(), "held");
             // From then on nothing of the predecessor's is forwarded.
             let late = scene.send(Ask::post(&path).under(&old)).await;
-            assert!(matches!(reason(&late), Some("stale-tenure" | "not-owner")), "{layout:?}: {}", late.text());
+            assert!(
+                matches!(reason(&late), Some("stale-tenure" | "not-owner")),
+                "{layout:?}: {}",
+                late.text()
+            );
             let late = call(&scene, &old, Some(&lock)).await;
-            assert!(matches!(reason(&late), Some("stale-tenure" | "not-owner")), "{layout:?}: {}", late.text());
+            assert!(
+                matches!(reason(&late), Some("stale-tenure" | "not-owner")),
+                "{layout:?}: {}",
+                late.text()
+            );
         }
         assert!(!called_worker(&scene));
         scene.finish().await;
     }
 }
 
-/// The holder may call before anything else of its tenure has come: the proxy may not have the news yet.
+/// The holder may call before anything else of its tenure has come: the proxy may not have the news
+/// yet.
 #[tokio::test]
 async fn it_is_answered_right_after_the_lock_was_taken() {
     for version in EtcdVersion::ALL {
@@ -100,7 +125,12 @@ async fn it_is_answered_right_after_the_lock_was_taken() {
         for round in 1..=100 {
             let now = scene.store.hold(LOCK, &format!("shard-{}", round % 3)).await;
             assert_closed(&call(&scene, &now, None).await);
-            assert_refused(&scene.send(Ask::post("/").under(&before)).await, "stale-tenure", LOCK, &now);
+            assert_refused(
+                &scene.send(Ask::post("/").under(&before)).await,
+                "stale-tenure",
+                LOCK,
+                &now,
+            );
             before = now;
         }
         assert!(scene.worker.seen().is_empty());
@@ -133,7 +163,8 @@ async fn a_caller_that_does_not_hold_the_lock_is_refused() {
         scene.until_known(LOCK, None).await;
         refused(&third, "no-owner", None).await;
 
-        let (leader, waiter) = (scene.store.session("leader").await, scene.store.session("waiter").await);
+        let (leader, waiter) =
+            (scene.store.session("leader").await, scene.store.session("waiter").await);
         let held = scene.store.acquire(Layout::Election, "/e", &leader).await;
         let queueing = tokio::spawn({
             let (store, waiter) = (scene.store.clone(), waiter.clone());
@@ -145,7 +176,12 @@ async fn a_caller_that_does_not_hold_the_lock_is_refused() {
         })
         .await;
         let early = Tenure::new("waiter", queue[1].1);
-        assert_refused(&call(&scene, &early, Some("/e")).await, "not-yet-owner", "/e", &held.tenure);
+        assert_refused(
+            &call(&scene, &early, Some("/e")).await,
+            "not-yet-owner",
+            "/e",
+            &held.tenure,
+        );
         assert_closed(&call(&scene, &held.tenure, Some("/e")).await);
         scene.store.crash(&leader).await;
         assert_eq!(queueing.await.unwrap().tenure, early);
@@ -186,9 +222,15 @@ async fn it_names_its_lock_wherever_there_is_more_than_one() {
     let before = scene.store.hold("/shards/8/lock", "shard-7").await;
     let eight = scene.store.hold("/shards/8/lock", "shard-8").await;
     not_allowed(call(&scene, &seven, None).await);
-    for stranger in
-        ["/shards/7/other", "/shards//lock", "/shards/../lock", "/shards/7/8/lock", "/k", "", "/shards/7/lock/"]
-    {
+    for stranger in [
+        "/shards/7/other",
+        "/shards//lock",
+        "/shards/../lock",
+        "/shards/7/8/lock",
+        "/k",
+        "",
+        "/shards/7/lock/",
+    ] {
         not_allowed(call(&scene, &seven, Some(stranger)).await);
     }
     assert_closed(&call(&scene, &seven, Some("/shards/7/lock")).await);
@@ -199,19 +241,27 @@ async fn it_names_its_lock_wherever_there_is_more_than_one() {
     assert_refused(&answer, "stale-tenure", "/shards/8/lock", &eight);
     let revision = seven.revision.to_string();
     let lock = ("Fence-Lock", "/shards/7/lock");
-    let answer = call_with(&scene, &[("Fence-Owner", "shard-7"), ("Fence-Revision", &revision), lock, lock]).await;
+    let answer =
+        call_with(&scene, &[("Fence-Owner", "shard-7"), ("Fence-Revision", &revision), lock, lock])
+            .await;
     assert_eq!((answer.status, reason(&answer)), (400, Some("token-malformed")), "{answer:?}");
     scene.finish().await;
 
     // Two static locks: one has to be named. The lock of a route that only watches guards nothing.
-    let watching = Route::new("watching", "/watching/", r#"key = "/watched""#).with(r#"mode = "shadow""#);
+    let watching =
+        Route::new("watching", "/watching/", r#"key = "/watched""#).with(r#"mode = "shadow""#);
     let two = Route::new("two", "/two/", r#"key = "/two""#);
     let again = Route::new("again", "/again/", r#"key = "/k""#);
     let scene = Scene::open(EtcdVersion::V3_5, &[watching.clone(), two, guarded(&[])]).await;
-    let (k, second) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold("/two", "shard-1").await);
+    let (k, second) =
+        (scene.store.hold(LOCK, "shard-1").await, scene.store.hold("/two", "shard-1").await);
     let watched = scene.store.hold("/watched", "shard-1").await;
     let unnamed = call(&scene, &k, None).await;
-    assert!(unnamed.text().contains("Name the lock that you hold in Fence-Lock"), "{}", unnamed.text());
+    assert!(
+        unnamed.text().contains("Name the lock that you hold in Fence-Lock"),
+        "{}",
+        unnamed.text()
+    );
     not_allowed(unnamed);
     assert_closed(&call(&scene, &k, Some(LOCK)).await);
     assert_closed(&call(&scene, &second, Some("/two")).await);

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use fencepost_tests::{Endpoint, Etcd, Process, Response, Scratch, Worker, eventually, request, until};
+use fencepost_tests::{
+    Endpoint, Etcd, Process, Response, Scratch, Worker, eventually, request, until,
+};
 
 /// The path of the binary.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_fencepost");
@@ -51,7 +53,12 @@ pub(crate) struct Route {
 impl Route {
     /// An enforced route; `lock` is what stands in `lock = { source = "main", … }`.
     pub(crate) fn new(name: &str, path: &str, lock: &str) -> Route {
-        Route { name: name.to_owned(), path: path.to_owned(), lock: lock.to_owned(), more: String::new() }
+        Route {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            lock: lock.to_owned(),
+            more: String::new(),
+        }
     }
 
     /// An enforced route for everything, under the lock `/k`.
@@ -67,8 +74,11 @@ impl Route {
 
     fn toml(&self, upstream: &str) -> String {
         let Route { name, path, lock, more } = self;
-        let own_upstream =
-            if more.contains("upstream = ") { String::new() } else { format!("upstream = {upstream:?}\n") };
+        let own_upstream = if more.contains("upstream = ") {
+            String::new()
+        } else {
+            format!("upstream = {upstream:?}\n")
+        };
         format!(
             "[[route]]\nname = {name:?}\npath = {path:?}\n{own_upstream}lock = {{ source = \"main\", {lock} }}\n{more}\n"
         )
@@ -76,7 +86,9 @@ impl Route {
 
     fn unfenced_toml(&self, upstream: &str) -> String {
         let Route { name, path, lock: _, more: _ } = self;
-        format!("[[route]]\nname = {name:?}\npath = {path:?}\nupstream = {upstream:?}\nmode = \"off\"\n\n")
+        format!(
+            "[[route]]\nname = {name:?}\npath = {path:?}\nupstream = {upstream:?}\nmode = \"off\"\n\n"
+        )
     }
 }
 
@@ -201,11 +213,13 @@ impl Config {
             log: _,
             log_format: _,
         } = self;
-        let state_dir = state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
+        let state_dir =
+            state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
         let (source, routes): (_, String) = if *without_source {
             (String::new(), routes.iter().map(|route| route.unfenced_toml(upstream)).collect())
         } else {
-            let source = format!("[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{source}");
+            let source =
+                format!("[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{source}");
             (source, routes.iter().map(|route| route.toml(upstream)).collect())
         };
         format!(
@@ -250,7 +264,12 @@ impl Fencepost {
     pub(crate) async fn serve_writing_to(config: &Config, output: &Path) -> Fencepost {
         let (scratch, file) = written(&config.toml());
         let mut command = Command::new("sh");
-        command.arg("-c").arg(r#"exec "$0" serve -c "$1" > "$2""#).arg(BINARY).arg(&file).arg(output);
+        command
+            .arg("-c")
+            .arg(r#"exec "$0" serve -c "$1" > "$2""#)
+            .arg(BINARY)
+            .arg(&file)
+            .arg(output);
         let fencepost = Fencepost::launch_command(scratch, command).await;
         fencepost.wait_until_ready().await;
         fencepost
@@ -264,7 +283,11 @@ impl Fencepost {
     /// Runs it with a file of that text and waits until it listens.
     pub(crate) async fn launch_text(text: &str) -> Fencepost {
         let (scratch, file) = written(text);
-        Fencepost::launch_in(scratch, &["serve", "-c", file.to_str().unwrap(), "--log", "info,fencepost=debug"]).await
+        Fencepost::launch_in(
+            scratch,
+            &["serve", "-c", file.to_str().unwrap(), "--log", "info,fencepost=debug"],
+        )
+        .await
     }
 
     async fn launch_in(scratch: Scratch, arguments: &[&str]) -> Fencepost {
@@ -346,12 +369,16 @@ impl Fencepost {
 
     /// Waits until it says that it is ready.
     pub(crate) async fn wait_until_ready(&self) {
-        until("fencepost is ready", async || self.admin("GET", "/readyz").await.status == 200).await;
+        until("fencepost is ready", async || self.admin("GET", "/readyz").await.status == 200)
+            .await;
     }
 
     pub(crate) async fn admin(&self, method: &str, path: &str) -> Response {
         request(self.admin, method, path, &[], b"").await.unwrap_or_else(|error| {
-            panic!("the admin listener does not answer {method} {path}: {error}; the log: {}", self.log())
+            panic!(
+                "the admin listener does not answer {method} {path}: {error}; the log: {}",
+                self.log()
+            )
         })
     }
 
@@ -359,7 +386,8 @@ impl Fencepost {
     pub(crate) async fn admin_json(&self, path: &str) -> serde_json::Value {
         let answer = self.admin("GET", path).await;
         assert_eq!(answer.status, 200, "GET {path}: {answer:?}");
-        serde_json::from_slice(&answer.body).unwrap_or_else(|error| panic!("GET {path}: {error} in {}", answer.text()))
+        serde_json::from_slice(&answer.body)
+            .unwrap_or_else(|error| panic!("GET {path}: {error} in {}", answer.text()))
     }
 
     /// A metric's present value; the series as it is written in the text format, labels included.
@@ -387,8 +415,8 @@ impl Fencepost {
         self.process().end_of_itself().await
     }
 
-    /// The names of its threads, in order, but for those on which files are read: a runtime has as many of them as it needs, and keeps them for a
-    /// while.
+    /// The names of its threads, in order, but for those on which files are read: a runtime has as
+    /// many of them as it needs, and keeps them for a while.
     pub(crate) fn threads(&self) -> Vec<String> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.running().id())).unwrap();
         // One that ends meanwhile has no name any more.
@@ -402,8 +430,12 @@ impl Fencepost {
 
     /// The most memory that it has used so far, in bytes.
     pub(crate) fn memory_peak(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.running().id())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a process has a peak");
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.running().id())).unwrap();
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .expect("a process has a peak");
         peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
@@ -427,7 +459,9 @@ pub(crate) fn addresses(log: &str) -> Option<(Endpoint, SocketAddr)> {
     // The last line may not be whole yet.
     for line in log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
         match listening(line) {
-            Some((true, address)) => admin = Some(address.parse().expect("the admin listener's address")),
+            Some((true, address)) => {
+                admin = Some(address.parse().expect("the admin listener's address"))
+            }
             Some((false, address)) => {
                 listener = Some(match address.strip_prefix("unix:") {
                     Some(path) => Endpoint::Unix(path.into()),
@@ -440,7 +474,8 @@ pub(crate) fn addresses(log: &str) -> Option<(Endpoint, SocketAddr)> {
     Some((listener?, admin?))
 }
 
-/// Whether a line is about the admin listener, and the address; `None` if it is about something else.
+/// Whether a line is about the admin listener, and the address; `None` if it is about something
+/// else.
 fn listening(line: &str) -> Option<(bool, String)> {
     if let Ok(line) = serde_json::from_str::<serde_json::Value>(line) {
         let is_admin = match line["message"].as_str()? {

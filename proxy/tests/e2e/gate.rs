@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Response, Seen, Worker, eventually};
+use fencepost_tests::{
+    Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Response, Seen, Worker, eventually,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -27,7 +29,8 @@ fn guarded(lines: &[&str]) -> Route {
     lines.iter().fold(Route::new("k", "/", r#"key = "/k""#), |route, line| route.with(line))
 }
 
-/// Requests under another lock go through, and no request whose path begins so has arrived at the worker.
+/// Requests under another lock go through, and no request whose path begins so has arrived at the
+/// worker.
 async fn nothing_of(scene: &Scene, path: &str, other: &Tenure) {
     for _ in 0..5 {
         scene.admits("/beside/probe", other).await;
@@ -49,7 +52,10 @@ fn only<'a>(seen: &'a [Seen], path: &str) -> &'a Seen {
 #[track_caller]
 fn assert_in_order(seen: &[Seen], earlier: &str, later: &str) {
     let (earlier, later) = (only(seen, earlier), only(seen, later));
-    assert!(earlier.ended.is_some_and(|ended| ended <= later.began), "{earlier:#?} before {later:#?}");
+    assert!(
+        earlier.ended.is_some_and(|ended| ended <= later.began),
+        "{earlier:#?} before {later:#?}"
+    );
 }
 
 /// The worker did not answer: a failure, and no verdict.
@@ -57,7 +63,11 @@ fn assert_in_order(seen: &[Seen], earlier: &str, later: &str) {
 fn assert_failed(answer: &Response, status: u16, failure: &str) {
     assert_eq!((answer.status, reason(answer)), (status, None), "{answer:?} {}", answer.text());
     let body: Value = serde_json::from_slice(&answer.body).unwrap();
-    assert_eq!((&body["failure"], &body["forwarded"]), (&failure.into(), &"unknown".into()), "{body}");
+    assert_eq!(
+        (&body["failure"], &body["forwarded"]),
+        (&failure.into(), &"unknown".into()),
+        "{body}"
+    );
 }
 
 async fn clear_orphans(scene: &Scene) -> String {
@@ -71,7 +81,11 @@ async fn a_new_holders_requests_wait_until_its_predecessors_last_one_has_ended()
     for version in EtcdVersion::ALL {
         let routes = Layout::ALL.map(|layout| {
             let name = layout.name();
-            Route::new(name, &format!("/{name}/"), &format!("key = \"/locks/{name}\", layout = {name:?}"))
+            Route::new(
+                name,
+                &format!("/{name}/"),
+                &format!("key = \"/locks/{name}\", layout = {name:?}"),
+            )
         });
         let scene = Scene::open(version, &[&routes[..], &[beside()]].concat()).await;
         let other = scene.store.hold("/beside", "another").await;
@@ -88,14 +102,19 @@ async fn a_new_holders_requests_wait_until_its_predecessors_last_one_has_ended()
             let new = scene.store.acquire(layout, &lock, &session).await.tenure;
 
             let next: Vec<String> = (0..8).map(|number| format!("/{name}/next/{number}")).collect();
-            let waiting: Vec<_> = next.iter().map(|path| scene.start(Ask::post(path).under(&new))).collect();
+            let waiting: Vec<_> =
+                next.iter().map(|path| scene.start(Ask::post(path).under(&new))).collect();
             scene.until_known(&lock, Some(&new.owner)).await;
             scene.until_metric(&format!("fencepost_in_flight{{route={name:?}}}"), 9.0).await;
             nothing_of(&scene, &format!("/{name}/next"), &other).await;
             assert_eq!(scene.at_worker(&lock).await, (1, 0), "{layout:?}");
             // The predecessor gets nothing more past the door meanwhile.
             let late = scene.send(Ask::post(&format!("/{name}/late")).under(&old)).await;
-            assert!(matches!(reason(&late), Some("stale-tenure" | "not-owner")), "{layout:?}: {}", late.text());
+            assert!(
+                matches!(reason(&late), Some("stale-tenure" | "not-owner")),
+                "{layout:?}: {}",
+                late.text()
+            );
 
             latch.open();
             assert_eq!(held.await.unwrap().text(), "held");
@@ -193,7 +212,8 @@ async fn a_request_whose_client_leaves_at_the_barrier_is_never_forwarded() {
     scene.finish().await;
 }
 
-/// A request of shard-1, at the worker until the latch opens, and the tenure of shard-2, which has taken the lock.
+/// A request of shard-1, at the worker until the latch opens, and the tenure of shard-2, which has
+/// taken the lock.
 struct Held {
     latch: Latch,
     held: JoinHandle<Response>,
@@ -210,7 +230,8 @@ async fn handing_over() -> (Scene, Held) {
     (scene, Held { latch, held, second })
 }
 
-/// Only those counted that went in, or had waited for too long: clients that give up sooner were nowhere.
+/// Only those counted that went in, or had waited for too long: clients that give up sooner were
+/// nowhere.
 #[tokio::test]
 async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
     let (scene, Held { latch, held, second }) = handing_over().await;
@@ -219,7 +240,8 @@ async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
         eventually("so many wait at the barrier", async || {
             let timeline = scene.fence.admin_json("/timeline").await;
             let waits = timeline["locks"][0]["waits"].as_array()?;
-            (waits.iter().filter_map(|bar| bar["waiting"].as_u64()).sum::<u64>() == count).then_some(())
+            (waits.iter().filter_map(|bar| bar["waiting"].as_u64()).sum::<u64>() == count)
+                .then_some(())
         })
         .await;
     };
@@ -236,7 +258,11 @@ async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
     }
     counted(2.0).await;
     assert_eq!(scene.counted().await, 1, "only the one at the worker has a verdict");
-    assert_eq!(scene.fence.metric("fencepost_verdict_seconds_count").await, 2.0, "and one has left that was judged");
+    assert_eq!(
+        scene.fence.metric("fencepost_verdict_seconds_count").await,
+        2.0,
+        "and one has left that was judged"
+    );
     let refused = scene.start(Ask::post("/second").under(&second));
     until_waiting(1).await;
     let third = scene.store.hold(LOCK, "shard-3").await;
@@ -265,7 +291,11 @@ async fn after_handoff_timeout_a_request_is_refused_and_the_barrier_still_stands
             let answer = scene.send(Ask::post("/next").under(&new)).await;
             assert_refused(&answer, "handoff-timeout", LOCK, &new);
             assert_eq!(answer.header("retry-after"), Some("1"));
-            assert!(sent.elapsed() >= Duration::from_millis(200), "it was waited for: {:?}", sent.elapsed());
+            assert!(
+                sent.elapsed() >= Duration::from_millis(200),
+                "it was waited for: {:?}",
+                sent.elapsed()
+            );
         }
         assert_eq!(scene.worker.seen().len(), 1, "{:#?}", scene.worker.seen());
         assert_eq!(scene.at_worker(LOCK).await, (1, 0));
@@ -284,8 +314,11 @@ async fn after_handoff_timeout_a_request_is_refused_and_the_barrier_still_stands
 
 #[tokio::test]
 async fn dangerous_proceed_overlaps_and_is_counted() {
-    let lines =
-        [r#"handoff_timeout = "100ms""#, r#"on_handoff_timeout = "dangerous_proceed""#, "verdict_header = true"];
+    let lines = [
+        r#"handoff_timeout = "100ms""#,
+        r#"on_handoff_timeout = "dangerous_proceed""#,
+        "verdict_header = true",
+    ];
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines)]).await;
     let dangerous = r#"fencepost_dangerous_total{route="k",setting="on_handoff_timeout"}"#;
     let latch = Latch::new();
@@ -299,7 +332,11 @@ async fn dangerous_proceed_overlaps_and_is_counted() {
     assert_eq!((past.status, past.header("fence-verdict")), (200, Some("pass")), "{past:?}");
     assert!(sent.elapsed() >= Duration::from_millis(100), "it waits first: {:?}", sent.elapsed());
     let decision = scene.fence.admin_json("/decisions?verdict=pass").await["decisions"][0].take();
-    assert_eq!((&decision["reason"], &decision["owner"]), (&"handoff-timeout".into(), &"shard-2".into()), "{decision}");
+    assert_eq!(
+        (&decision["reason"], &decision["owner"]),
+        (&"handoff-timeout".into(), &"shard-2".into()),
+        "{decision}"
+    );
     assert_eq!(scene.fence.metric(dangerous).await, 1.0);
     assert_eq!(scene.at_worker(LOCK).await.0, 1, "the request of the old tenure still runs");
     // Past the barrier, not past the verdict.
@@ -312,17 +349,24 @@ async fn dangerous_proceed_overlaps_and_is_counted() {
     scene.finish().await;
 }
 
-/// It has not waited, so that it does not go past the barrier either where that is what a long wait leads to.
+/// It has not waited, so that it does not go past the barrier either where that is what a long wait
+/// leads to.
 #[tokio::test]
 async fn a_thousand_requests_wait_at_a_barrier_and_one_more_is_answered_at_once() {
     const WAITING: usize = 1_000;
     let maximum = getrlimit(Resource::Nofile).maximum;
-    assert!(maximum.is_none_or(|most| most > 4_000), "this test needs 4,000 descriptors (ulimit -Hn)");
+    assert!(
+        maximum.is_none_or(|most| most > 4_000),
+        "this test needs 4,000 descriptors (ulimit -Hn)"
+    );
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let lines = [r#"handoff_timeout = "1h""#, r#"on_handoff_timeout = "dangerous_proceed""#];
-    // A thousand connect at once in the end: more than the worker's system keeps for it, so that some have to try again.
+    // A thousand connect at once in the end: more than the worker's system keeps for it, so that
+    // some have to try again.
     let routes = [beside(), guarded(&lines)];
-    let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| config.limit(r#"connect_timeout = "1m""#)).await;
+    let scene =
+        Scene::with(EtcdVersion::V3_5, &routes, |config| config.limit(r#"connect_timeout = "1m""#))
+            .await;
     let latch = Latch::new();
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let other = scene.store.hold("/beside", "another").await;
@@ -394,7 +438,9 @@ async fn a_request_whose_connection_was_reset_counts_for_orphan_timeout() {
 #[tokio::test]
 async fn an_operator_ends_orphans_by_hand() {
     let lines = [r#"orphan_timeout = "1h""#, r#"handoff_timeout = "100ms""#];
-    let patient = Route::new("patient", "/patient/", r#"key = "/k""#).with(lines[0]).with(r#"handoff_timeout = "1m""#);
+    let patient = Route::new("patient", "/patient/", r#"key = "/k""#)
+        .with(lines[0])
+        .with(r#"handoff_timeout = "1m""#);
     let scene = Scene::open(EtcdVersion::V3_5, &[beside(), patient, guarded(&lines)]).await;
     let other = scene.store.hold("/beside", "another").await;
     scene.worker.on("/reset", Behaviour::Reset);
@@ -448,7 +494,9 @@ fn impatient() -> Route {
 #[tokio::test]
 async fn a_late_answer_ends_the_orphan_that_its_timeout_made() {
     for version in EtcdVersion::ALL {
-        let scene = Scene::open(version, &[beside(), impatient(), guarded(&[r#"handoff_timeout = "1m""#])]).await;
+        let scene =
+            Scene::open(version, &[beside(), impatient(), guarded(&[r#"handoff_timeout = "1m""#])])
+                .await;
         let other = scene.store.hold("/beside", "another").await;
         let mut old = scene.store.hold(LOCK, "shard-1").await;
         // Without a sign, and in the middle of its answer.
@@ -479,7 +527,10 @@ async fn a_late_answer_ends_the_orphan_that_its_timeout_made() {
             assert_in_order(&scene.worker.seen(), &path, &next);
             scene.until_at_worker(LOCK, 0, 0).await;
             scene.until_metric(r#"fencepost_orphans{route="slow"}"#, 0.0).await;
-            assert_eq!(scene.fence.metric(r#"fencepost_orphans_expired_total{route="slow"}"#).await, 0.0);
+            assert_eq!(
+                scene.fence.metric(r#"fencepost_orphans_expired_total{route="slow"}"#).await,
+                0.0
+            );
             old = new;
         }
         scene.finish().await;
@@ -489,14 +540,17 @@ async fn a_late_answer_ends_the_orphan_that_its_timeout_made() {
 /// Without a time for the whole it would have gone on for an hour.
 #[tokio::test]
 async fn a_request_that_takes_too_long_altogether_is_an_orphan_however_busy_its_worker_is() {
-    let lines = [r#"request_timeout = "500ms""#, r#"upstream_timeout = "1h""#, r#"orphan_timeout = "1h""#];
+    let lines =
+        [r#"request_timeout = "500ms""#, r#"upstream_timeout = "1h""#, r#"orphan_timeout = "1h""#];
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines)]).await;
     let trickle = Answer::ok("x".repeat(72_000)).trickling(1, Duration::from_millis(50));
     scene.worker.on("/trickle", Behaviour::Answer(trickle));
     let held = scene.store.hold(LOCK, "shard-1").await;
     let mut line = scene.line().await;
     line.begin(Ask::post("/trickle").under(&held)).await.unwrap();
-    let answer = tokio::time::timeout(PATIENCE, line.connection().final_response()).await.expect("it comes to an end");
+    let answer = tokio::time::timeout(PATIENCE, line.connection().final_response())
+        .await
+        .expect("it comes to an end");
     assert!(answer.is_err(), "it is cut: {answer:?}");
     scene.until_at_worker(LOCK, 0, 1).await;
     scene.finish().await;
@@ -518,7 +572,8 @@ async fn what_waited_for_a_connection_while_its_tenure_ended_is_refused() {
             let old = scene.store.hold(LOCK, "shard-1").await;
             scene.admits("/before", &old).await;
             let held = scene.start_at_worker(Ask::post(&held_path).under(&other)).await;
-            let waiting: Vec<_> = (0..5).map(|_| scene.start(Ask::post("/waited").under(&old))).collect();
+            let waiting: Vec<_> =
+                (0..5).map(|_| scene.start(Ask::post("/waited").under(&old))).collect();
             scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 5.0).await;
             let new = (expected == "stale-tenure").then_some("shard-2");
             match new {
@@ -539,7 +594,8 @@ async fn what_waited_for_a_connection_while_its_tenure_ended_is_refused() {
     }
 }
 
-/// It was judged by fresh news when it came. What counts is their age when its first byte would go out.
+/// It was judged by fresh news when it came. What counts is their age when its first byte would go
+/// out.
 #[tokio::test]
 async fn what_waited_for_a_connection_while_the_news_of_its_lock_aged_is_refused() {
     let routes = [beside(), guarded(&[r#"max_age = "1s""#])];
@@ -557,7 +613,8 @@ async fn what_waited_for_a_connection_while_the_news_of_its_lock_aged_is_refused
     scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 1.0).await;
     scene.etcd.pause().await;
     eventually("the news has aged", async || {
-        (scene.fence.admin_json("/locks//k").await["age_seconds"].as_f64() > Some(1.0)).then_some(())
+        (scene.fence.admin_json("/locks//k").await["age_seconds"].as_f64() > Some(1.0))
+            .then_some(())
     })
     .await;
     assert!(!waiting.is_finished() && !held.is_finished());
@@ -568,11 +625,13 @@ async fn what_waited_for_a_connection_while_the_news_of_its_lock_aged_is_refused
     scene.finish().await;
 }
 
-/// A request that waits at the barrier when its own tenure ends is told so at once, though the barrier still stands.
+/// A request that waits at the barrier when its own tenure ends is told so at once, though the
+/// barrier still stands.
 #[tokio::test]
 async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {
     let (scene, Held { latch, held, second }) = handing_over().await;
-    let waiting: Vec<_> = (0..5).map(|_| scene.start(Ask::post("/second").under(&second))).collect();
+    let waiting: Vec<_> =
+        (0..5).map(|_| scene.start(Ask::post("/second").under(&second))).collect();
     scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 6.0).await;
     scene.until_known(LOCK, Some("shard-2")).await;
     let third = scene.store.hold(LOCK, "shard-3").await;
@@ -590,17 +649,24 @@ async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {
 
 /// The clients of which the log says that, in order. Its last line may not be whole yet.
 fn clients(log: &str, what: &str) -> Vec<String> {
-    let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.contains(what));
-    lines.filter_map(|line| Some(line.split("client=").nth(1)?.split_whitespace().next()?.to_owned())).collect()
+    let lines =
+        log.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.contains(what));
+    lines
+        .filter_map(|line| {
+            Some(line.split("client=").nth(1)?.split_whitespace().next()?.to_owned())
+        })
+        .collect()
 }
 
 #[tokio::test]
-async fn requests_that_wait_at_the_barrier_are_let_in_in_the_order_in_which_they_came_whatever_their_threads() {
+async fn requests_that_wait_at_the_barrier_are_let_in_in_the_order_in_which_they_came_whatever_their_threads()
+ {
     const WAITING: usize = 60;
-    let scene = Scene::with(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1m""#])], |config| {
-        config.threads(3).logging("info,fencepost::at_gate=debug")
-    })
-    .await;
+    let scene =
+        Scene::with(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1m""#])], |config| {
+            config.threads(3).logging("info,fencepost::at_gate=debug")
+        })
+        .await;
     let latch = Latch::new();
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let old = scene.store.hold(LOCK, "shard-1").await;
@@ -633,7 +699,8 @@ async fn requests_that_wait_at_the_barrier_are_let_in_in_the_order_in_which_they
         assert_eq!(line.connection().final_response().await.unwrap().status, 200);
     }
     let let_in = eventually("all are in the log", async || {
-        Some(clients(&scene.fence.log(), "let in after a wait")).filter(|clients| clients.len() == came.len())
+        Some(clients(&scene.fence.log(), "let in after a wait"))
+            .filter(|clients| clients.len() == came.len())
     })
     .await;
     assert_eq!(let_in, came);
@@ -710,8 +777,8 @@ struct Tally {
     refused: BTreeMap<String, usize>,
 }
 
-/// A client of one master: writes as fast as it can under the last tenure that its master got, until told to stop, and now and
-/// then leaves without its answer.
+/// A client of one master: writes as fast as it can under the last tenure that its master got,
+/// until told to stop, and now and then leaves without its answer.
 async fn write_without_pause(
     scene: &Scene,
     mut dice: Dice,
@@ -769,7 +836,10 @@ async fn move_lock(scene: &Scene, tenures: &[watch::Sender<Tenure>; 2]) {
         tenures[round % 2].send_replace(now);
         let is_its = |seen: &&Seen| seen.header("fence-revision") == Some(&revision);
         let enough = |seen: &[Seen]| seen.iter().rev().take(50).filter(is_its).count() >= 5;
-        scene.worker.wait_until(&format!("requests of {owner}, move {round}, seed {SEED}"), enough).await;
+        scene
+            .worker
+            .wait_until(&format!("requests of {owner}, move {round}, seed {SEED}"), enough)
+            .await;
     }
 }
 
@@ -779,14 +849,21 @@ async fn under_load_tenures_never_overlap_at_the_worker_nor_go_back() {
         let scene = Scene::open(version, &[guarded(&[])]).await;
         // Some take longer than others.
         scene.worker.when(|seen| {
-            (seen.order % 4 == 0).then(|| Behaviour::Answer(Answer::ok("slow").trickling(1, Duration::from_millis(1))))
+            (seen.order % 4 == 0).then(|| {
+                Behaviour::Answer(Answer::ok("slow").trickling(1, Duration::from_millis(1)))
+            })
         });
         let nobody = scene.store.hold(LOCK, "nobody").await;
         let tenures = [0, 1].map(|_| watch::Sender::new(nobody.clone()));
         let (stop, stopped) = watch::channel(false);
         let clients = (0..8).map(|number| {
             let dice = Dice(SEED + number);
-            write_without_pause(&scene, dice, tenures[number as usize % 2].subscribe(), stopped.clone())
+            write_without_pause(
+                &scene,
+                dice,
+                tenures[number as usize % 2].subscribe(),
+                stopped.clone(),
+            )
         });
         let mover = async {
             move_lock(&scene, &tenures).await;
@@ -808,7 +885,10 @@ async fn under_load_tenures_never_overlap_at_the_worker_nor_go_back() {
                 (tenure, earlier_ended) = (revision, ended);
                 tenures_seen += 1;
             }
-            assert!(earlier_ended <= Some(one.began), "seed {SEED}: an earlier tenure's ended after {one:#?}");
+            assert!(
+                earlier_ended <= Some(one.began),
+                "seed {SEED}: an earlier tenure's ended after {one:#?}"
+            );
             assert!(one.answered, "seed {SEED}: {one:#?}");
             ended = ended.max(one.ended);
         }
@@ -817,7 +897,10 @@ async fn under_load_tenures_never_overlap_at_the_worker_nor_go_back() {
             println!("etcd {version}: {tally:?}");
             let reasons = tally.refused.keys().map(String::as_str);
             for reason in reasons {
-                assert!(["stale-tenure", "replayed-tenure", "no-owner"].contains(&reason), "seed {SEED}: {tally:?}");
+                assert!(
+                    ["stale-tenure", "replayed-tenure", "no-owner"].contains(&reason),
+                    "seed {SEED}: {tally:?}"
+                );
             }
             assert!(tally.answered > 0 && tally.left > 0, "seed {SEED}: {tally:?}");
         }

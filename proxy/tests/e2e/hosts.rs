@@ -60,12 +60,18 @@ async fn what_workers_may_take_for_another_host_is_none() {
 
 #[tokio::test]
 async fn no_field_names_another_host_where_a_fence_goes_by_it() {
-    let unfenced =
-        Scene::open(EtcdVersion::V3_5, &[Route::new("all", "/", r#"key = "/k""#).with(r#"mode = "off""#)]).await;
-    let fields = ["Forwarded", "X-Forwarded-Server", "X-Host", "X_HTTP_Host_Override", "X-Original-Host"];
+    let unfenced = Scene::open(
+        EtcdVersion::V3_5,
+        &[Route::new("all", "/", r#"key = "/k""#).with(r#"mode = "off""#)],
+    )
+    .await;
+    let fields =
+        ["Forwarded", "X-Forwarded-Server", "X-Host", "X_HTTP_Host_Override", "X-Original-Host"];
     let head = fields.map(|field| format!("\r\n{field}: host=guarded.example")).concat();
     for (scene, are_passed_on) in [(scene("guarded.example").await, false), (unfenced, true)] {
-        let head = format!("GET / HTTP/1.1\r\nHost: other.example\r\nX-Forwarded-Host: guarded.example{head}");
+        let head = format!(
+            "GET / HTTP/1.1\r\nHost: other.example\r\nX-Forwarded-Host: guarded.example{head}"
+        );
         assert_eq!(status(&scene, &head).await, 200);
         let seen = scene.worker.seen().pop().unwrap();
         assert_eq!(seen.header("x-forwarded-host"), Some("other.example"));

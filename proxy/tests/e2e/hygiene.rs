@@ -1,5 +1,5 @@
-//! Requests that two readers could read in two ways, and requests that present a token in odd places: whatever reaches the worker
-//! is one clean message with the token that was judged.
+//! Requests that two readers could read in two ways, and requests that present a token in odd
+//! places: whatever reaches the worker is one clean message with the token that was judged.
 
 mod cases;
 mod frames;
@@ -79,9 +79,14 @@ enum Sending {
     HeadFirst,
 }
 
-/// Sends a case between two honest requests on one connection, without waiting for its answer, and one more on another
-/// connection; returns what went otherwise than it should.
-async fn play(scene: &Scene, index: usize, &(_, template, fate): &Case<'_>, sending: Sending) -> Result<(), String> {
+/// Sends a case between two honest requests on one connection, without waiting for its answer, and
+/// one more on another connection; returns what went otherwise than it should.
+async fn play(
+    scene: &Scene,
+    index: usize,
+    &(_, template, fate): &Case<'_>,
+    sending: Sending,
+) -> Result<(), String> {
     let open = || Connection::open(scene.fence.listener.clone());
     let mut client = open().await.unwrap();
     client.send(scene.honest(&format!("/before/{index}"))).await.unwrap();
@@ -105,7 +110,10 @@ async fn play(scene: &Scene, index: usize, &(_, template, fate): &Case<'_>, send
         return Err(format!("not {failure}: {said}"));
     }
     if matches!(fate, Fate::Clean(_) | Fate::Refused(_)) {
-        let after = client.final_response().await.map_err(|error| format!("nothing afterwards: {error}"))?;
+        let after = client
+            .final_response()
+            .await
+            .map_err(|error| format!("nothing afterwards: {error}"))?;
         expect(200, &after)?;
     } else {
         let rest = client.rest().await.map_err(|error| format!("it is not closed: {error}"))?;
@@ -133,7 +141,8 @@ fn read_strictly(recorded: &[Recorded], wrong: &mut Vec<String>) -> (Vec<Message
             None => {}
             Some(Unread::Partial) => {
                 let used = String::from_utf8_lossy(bytes);
-                let last = used.rmatch_indices("HTTP/1.1\r\n").next().map_or("", |(at, _)| &used[..at]);
+                let last =
+                    used.rmatch_indices("HTTP/1.1\r\n").next().map_or("", |(at, _)| &used[..at]);
                 cut.push(last.trim_end().rsplit(' ').next().unwrap_or_default().to_owned());
             }
             Some(Unread::Unclean(what)) => wrong.push(format!("{what}, after {:?}", read.last())),
@@ -142,7 +151,8 @@ fn read_strictly(recorded: &[Recorded], wrong: &mut Vec<String>) -> (Vec<Message
     (whole, cut)
 }
 
-/// What is wrong with the token, or with names that could be taken for ours, in a message at the worker.
+/// What is wrong with the token, or with names that could be taken for ours, in a message at the
+/// worker.
 fn unclean(message: &Message, tenure: &Tenure) -> Option<String> {
     const OURS: &str = "FENCE_OWNER FENCE_REVISION CONTENT_LENGTH TRANSFER_ENCODING HOST VIA \
         X_FORWARDED_FOR X_FORWARDED_HOST X_FORWARDED_PROTO";
@@ -155,7 +165,8 @@ fn unclean(message: &Message, tenure: &Tenure) -> Option<String> {
     let is_odd = |name: &str| {
         let folded = folded(name);
         let like_fencing = folded.starts_with("FENCE_") && !ours.contains(&folded.as_str());
-        let misspelt = ours.contains(&folded.as_str()) && folded.replace('_', "-") != name.to_ascii_uppercase();
+        let misspelt = ours.contains(&folded.as_str())
+            && folded.replace('_', "-") != name.to_ascii_uppercase();
         like_fencing || misspelt || folded == "HTTP2_SETTINGS"
     };
     let is_late = |name: &str| {
@@ -164,7 +175,8 @@ fn unclean(message: &Message, tenure: &Tenure) -> Option<String> {
             || ["CONNECTION", "UPGRADE"].contains(&folded(name).as_str())
     };
     let switching = [values("CONNECTION"), values("UPGRADE")];
-    let only_to_websocket = switching.iter().all(Vec::is_empty) || switching == [["upgrade"], ["websocket"]];
+    let only_to_websocket =
+        switching.iter().all(Vec::is_empty) || switching == [["upgrade"], ["websocket"]];
     let fine = only_to_websocket
         && values("FENCE_OWNER") == [tenure.owner.as_str()]
         && values("FENCE_REVISION") == [revision.as_str()]
@@ -175,8 +187,8 @@ fn unclean(message: &Message, tenure: &Tenure) -> Option<String> {
     (!fine).then(|| format!("{message:?}"))
 }
 
-/// Holds what is at the worker against what was to become of the cases: `bodies` has the body of each that is to be there.
-/// Returns the targets of messages that were cut.
+/// Holds what is at the worker against what was to become of the cases: `bodies` has the body of
+/// each that is to be there. Returns the targets of messages that were cut.
 fn audit(
     recorded: &[Recorded],
     tenure: &Tenure,
@@ -201,8 +213,11 @@ fn audit_messages(
     wrong.extend(whole.iter().filter_map(|message| unclean(message, tenure)));
     for (index, (name, body)) in names.iter().zip(bodies).enumerate() {
         let path = format!("/case/{index}");
-        let seen: Vec<&str> =
-            whole.iter().filter(|one| one.target == path).map(|message| message.body.as_str()).collect();
+        let seen: Vec<&str> = whole
+            .iter()
+            .filter(|one| one.target == path)
+            .map(|message| message.body.as_str())
+            .collect();
         if seen != body.iter().copied().collect::<Vec<_>>() {
             wrong.push(format!("{name}: the worker has {seen:?}"));
         }
@@ -255,7 +270,8 @@ async fn ambiguous_streamed_requests_are_clean_or_absent() {
 
 #[tokio::test]
 async fn a_body_that_goes_wrong_under_way_is_cut_and_answered_400() {
-    let cases: Vec<Case<'_>> = cases().into_iter().filter(|(_, _, fate)| *fate == Fate::Cut).collect();
+    let cases: Vec<Case<'_>> =
+        cases().into_iter().filter(|(_, _, fate)| *fate == Fate::Cut).collect();
     let cut = play_all(&cases, "", Sending::HeadFirst).await;
     assert_eq!(cut.len(), cases.len(), "{cut:?}");
 }
@@ -263,8 +279,10 @@ async fn a_body_that_goes_wrong_under_way_is_cut_and_answered_400() {
 #[tokio::test]
 async fn no_control_byte_has_a_place_anywhere() {
     let cases = odd_bytes::cases();
-    let cases: Vec<Case<'_>> =
-        cases.iter().map(|(name, template, fate)| (name.as_str(), template.as_str(), *fate)).collect();
+    let cases: Vec<Case<'_>> = cases
+        .iter()
+        .map(|(name, template, fate)| (name.as_str(), template.as_str(), *fate))
+        .collect();
     play_all(&cases, "", Sending::AtOnce).await;
 }
 
@@ -276,7 +294,9 @@ async fn names_that_fold_into_a_routes_headers_are_dropped() {
     let stale = scene.stale.revision;
     let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
     let mut ask = async |fields: &str, trailers: &str, status: u16| {
-        let head = format!("POST /case/0 HTTP/1.1\r\nHost: h\r\n{fields}Transfer-Encoding: chunked\r\n\r\n");
+        let head = format!(
+            "POST /case/0 HTTP/1.1\r\nHost: h\r\n{fields}Transfer-Encoding: chunked\r\n\r\n"
+        );
         client.send(format!("{head}0\r\n{trailers}\r\n")).await.unwrap();
         let answer = client.final_response().await.unwrap();
         assert_eq!(answer.status, status, "{fields:?}");
@@ -307,7 +327,8 @@ async fn names_that_fold_into_a_routes_headers_are_dropped() {
     assert_eq!(got.len(), 3 * names.len() + 1);
     for message in got {
         let fields = message.fields.iter().map(|(name, value)| (name.as_str(), value.clone()));
-        let mut like_fencing: Vec<_> = fields.filter(|(name, _)| folded(name).contains("FENCE_")).collect();
+        let mut like_fencing: Vec<_> =
+            fields.filter(|(name, _)| folded(name).contains("FENCE_")).collect();
         like_fencing.sort_unstable();
         assert_eq!(like_fencing, expected, "{message:?}");
         assert!(message.trailers.is_empty(), "{message:?}");
@@ -330,7 +351,9 @@ async fn names_that_fold_with_other_marks_are_dropped() {
         ),
         (format!("User-Agent: zombie\r\nShard-Revision: {stale}\r\n"), String::new(), 428),
     ] {
-        let head = format!("POST /case/0 HTTP/1.1\r\nHost: h\r\n{fields}Transfer-Encoding: chunked\r\n\r\n");
+        let head = format!(
+            "POST /case/0 HTTP/1.1\r\nHost: h\r\n{fields}Transfer-Encoding: chunked\r\n\r\n"
+        );
         client.send(format!("{head}0\r\n{trailers}\r\n")).await.unwrap();
         assert_eq!(client.final_response().await.unwrap().status, status, "{fields:?}");
     }
@@ -351,7 +374,8 @@ async fn names_that_fold_with_other_marks_are_dropped() {
     }
 }
 
-/// Spellings of paths under another shard, or under none, that some worker could take for paths of shard 3.
+/// Spellings of paths under another shard, or under none, that some worker could take for paths of
+/// shard 3.
 const SPELLINGS: &str = "\
     /shards/2/../3/x /shards/2/..%2f3/x /shards/2%2f..%2f3/x /shards/2/%2e%2e/3/x \
     /shards/2/.%2e/3/x /shards/2/%252e%252e/3/x /shards/2/..;/3/x /shards/2/..\\3/x \
@@ -385,7 +409,10 @@ async fn no_spelling_of_a_path_leads_past_its_lock() {
     drop(client);
     for recorded in scene.recorded().await {
         for message in messages(&recorded.bytes).0 {
-            assert!(message.target.starts_with("/shards/2/") || message.target == "/shards/%32/x", "{message:?}");
+            assert!(
+                message.target.starts_with("/shards/2/") || message.target == "/shards/%32/x",
+                "{message:?}"
+            );
         }
     }
 }

@@ -18,7 +18,8 @@ use peer::{Http, Peer};
 const LOCK: &str = "/k";
 
 const BY_URI: &str = r#"identity = { uri = "spiffe://example.org/shard/{owner}" }"#;
-const TAKEN: &str = r#"identity = { uri = "spiffe://example.org/shard/{owner}", take_owner = true }"#;
+const TAKEN: &str =
+    r#"identity = { uri = "spiffe://example.org/shard/{owner}", take_owner = true }"#;
 
 /// An authority, the certificate of a proxy, and both as files.
 struct Pki {
@@ -67,15 +68,23 @@ fn guarded(identity: &str) -> Route {
 /// Methods, paths and owners of what has reached the worker.
 fn seen(scene: &Scene) -> Vec<(String, Option<String>)> {
     let seen = scene.worker.seen();
-    seen.iter().map(|one| (one.path.clone(), one.header("fence-owner").map(str::to_owned))).collect()
+    seen.iter()
+        .map(|one| (one.path.clone(), one.header("fence-owner").map(str::to_owned)))
+        .collect()
 }
 
 fn token(tenure: &Tenure) -> [(&'static str, String); 2] {
     [("Fence-Owner", tenure.owner.clone()), ("Fence-Revision", tenure.revision.to_string())]
 }
 
-async fn post(scene: &Scene, peer: &Peer, path: &str, headers: &[(&'static str, String)]) -> Response {
-    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+async fn post(
+    scene: &Scene,
+    peer: &Peer,
+    path: &str,
+    headers: &[(&'static str, String)],
+) -> Response {
+    let headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     peer.send(&scene.fence.listener, "POST", path, &headers).await
 }
 
@@ -96,36 +105,51 @@ async fn refuses<'a>(
 async fn a_certificate_of_one_shard_never_passes_for_another() {
     let pki = Pki::new();
     for (identity, names, common_names) in [
-        (BY_URI, ["spiffe://example.org/shard/shard-1", "spiffe://example.org/shard/shard-2"], [None, None]),
+        (
+            BY_URI,
+            ["spiffe://example.org/shard/shard-1", "spiffe://example.org/shard/shard-2"],
+            [None, None],
+        ),
         (
             r#"identity = { dns = "{owner}.masters.example.org" }"#,
             ["shard-1.masters.example.org", "shard-2.masters.example.org"],
             [None, None],
         ),
-        (r#"identity = { common_name = "{owner}" }"#, ["a.example", "b.example"], [Some("shard-1"), Some("shard-2")]),
+        (
+            r#"identity = { common_name = "{owner}" }"#,
+            ["a.example", "b.example"],
+            [Some("shard-1"), Some("shard-2")],
+        ),
     ] {
         let scene = pki.scene(&[guarded(identity)]).await;
         let held = scene.store.hold(LOCK, "shard-1").await;
         let certificates = [0, 1].map(|index| pki.named(&[names[index]], common_names[index]));
         for http in [Http::One, Http::Two] {
-            let [right, wrong] = certificates.each_ref().map(|certificate| pki.peer(Some(certificate), http));
+            let [right, wrong] =
+                certificates.each_ref().map(|certificate| pki.peer(Some(certificate), http));
             let nobody = pki.peer(None, http);
             let answer = post(&scene, &right, "/right", &token(&held)).await;
-            assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{http:?}, {identity}");
+            assert_eq!(
+                (answer.status, answer.text().as_str()),
+                (200, "ok"),
+                "{http:?}, {identity}"
+            );
             for stranger in [&wrong, &nobody] {
                 let answer = post(&scene, stranger, "/wrong", &token(&held)).await;
                 assert_refused(&answer, "identity-mismatch", LOCK, &held);
                 let mut call = token(&held).to_vec();
                 call.push(("content-type", "application/grpc".to_owned()));
-                assert_refused_grpc(&post(&scene, stranger, "/wrong", &call).await, "identity-mismatch");
+                assert_refused_grpc(
+                    &post(&scene, stranger, "/wrong", &call).await,
+                    "identity-mismatch",
+                );
             }
             // Under its own name it is anybody.
             let own = Tenure::new("shard-2", held.revision);
             refuses(&scene, &wrong, "/wrong", &token(&own), "not-owner", LOCK, None).await;
         }
         assert_eq!(seen(&scene), vec![("/right".to_owned(), Some("shard-1".to_owned())); 2]);
-        let series =
-            r#"fencepost_requests_total{mode="enforce",reason="identity-mismatch",route="k",verdict="reject"}"#;
+        let series = r#"fencepost_requests_total{mode="enforce",reason="identity-mismatch",route="k",verdict="reject"}"#;
         assert_eq!(scene.fence.metric(series).await, 8.0);
         scene.finish().await;
     }
@@ -135,9 +159,12 @@ async fn a_certificate_of_one_shard_never_passes_for_another() {
 async fn pinned_certificate_forging_an_owner_is_refused() {
     let pki = Pki::new();
     let named = |name| Subject { common_name: Some("master"), names: name, ..Subject::default() };
-    let [one, two] = [&["spiffe://example.org/shard/shard-1"][..], &["spiffe://example.org/shard/shard-2"]];
-    let pinned = [Claim::EndEntity, Claim::Nothing].map(|claim| Authority::claiming(claim, &named(two)));
-    let trusted = [pki.authority.certificate(), pinned[0].certificate(), pinned[1].certificate()].concat();
+    let [one, two] =
+        [&["spiffe://example.org/shard/shard-1"][..], &["spiffe://example.org/shard/shard-2"]];
+    let pinned =
+        [Claim::EndEntity, Claim::Nothing].map(|claim| Authority::claiming(claim, &named(two)));
+    let trusted =
+        [pki.authority.certificate(), pinned[0].certificate(), pinned[1].certificate()].concat();
     std::fs::write(pki.files.path().join("ca.pem"), trusted).unwrap();
     let scene = pki.scene(&[guarded(BY_URI)]).await;
     let held = scene.store.hold(LOCK, "shard-1").await;
@@ -162,14 +189,19 @@ async fn pinned_certificate_forging_an_owner_is_refused() {
 #[tokio::test]
 async fn a_wrong_identity_is_told_nothing_of_the_lock() {
     let pki = Pki::new();
-    let shards = |identity| Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#).with(identity);
+    let shards = |identity| {
+        Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#).with(identity)
+    };
     for identity in [BY_URI, TAKEN] {
         let scene = pki.scene(&[shards(identity)]).await;
         let before = scene.store.hold("/shards/2/lock", "shard-1").await;
         let other = scene.store.hold("/shards/2/lock", "shard-3").await;
         let held = scene.store.hold("/shards/2/lock", "shard-1").await;
         let master = pki.peer(Some(&pki.master("shard-2")), Http::One);
-        let stranger = pki.peer(Some(&pki.named(&["spiffe://example.org/other/shard-1"], Some("shard-1"))), Http::One);
+        let stranger = pki.peer(
+            Some(&pki.named(&["spiffe://example.org/other/shard-1"], Some("shard-1"))),
+            Http::One,
+        );
         let nobody = pki.peer(None, Http::One);
         // Each of them is asked while nothing is known of the lock and again when it has been read.
         let mut told = Vec::new();
@@ -185,12 +217,17 @@ async fn a_wrong_identity_is_told_nothing_of_the_lock() {
                     &[held.revision, held.revision],
                 ] {
                     let mut headers = vec![("Fence-Owner", "shard-1".to_owned())];
-                    headers.extend(revision.iter().map(|revision| ("Fence-Revision", revision.to_string())));
+                    headers.extend(
+                        revision.iter().map(|revision| ("Fence-Revision", revision.to_string())),
+                    );
                     told.push(post(&scene, peer, "/shards/2/x", &headers).await);
                 }
             }
             if round == "unread" {
-                assert_eq!(scene.fence.metric(r#"fencepost_tracked_locks{source="main"}"#).await, 0.0);
+                assert_eq!(
+                    scene.fence.metric(r#"fencepost_tracked_locks{source="main"}"#).await,
+                    0.0
+                );
                 assert_eq!(confirms(&scene).await, 0.0);
                 let right = pki.peer(Some(&pki.master("shard-1")), Http::One);
                 assert_eq!(post(&scene, &right, "/shards/2/x", &token(&held)).await.status, 200);
@@ -229,14 +266,17 @@ async fn an_owner_taken_from_the_certificate_reaches_the_worker() {
     let held = scene.store.hold(LOCK, "shard-1").await;
     let revision = ("Fence-Revision", held.revision.to_string());
     let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.master(shard));
-    let both = pki.named(&["spiffe://example.org/shard/shard-1", "spiffe://example.org/shard/shard-2"], None);
+    let both = pki
+        .named(&["spiffe://example.org/shard/shard-1", "spiffe://example.org/shard/shard-2"], None);
     for http in [Http::One, Http::Two] {
-        let [one, two, both] = [&one, &two, &both].map(|certificate| pki.peer(Some(certificate), http));
+        let [one, two, both] =
+            [&one, &two, &both].map(|certificate| pki.peer(Some(certificate), http));
         for headers in [&[revision.clone()][..], &token(&held)] {
             assert_eq!(post(&scene, &one, "/right", headers).await.status, 200, "{headers:?}");
             refuses(&scene, &both, "/wrong", headers, "identity-mismatch", LOCK, &held).await;
         }
-        refuses(&scene, &two, "/wrong", std::slice::from_ref(&revision), "not-owner", LOCK, None).await;
+        refuses(&scene, &two, "/wrong", std::slice::from_ref(&revision), "not-owner", LOCK, None)
+            .await;
         refuses(&scene, &two, "/wrong", &token(&held), "identity-mismatch", LOCK, &held).await;
         let other = Tenure::new("shard-2", held.revision);
         refuses(&scene, &one, "/wrong", &token(&other), "identity-mismatch", LOCK, &held).await;
@@ -244,7 +284,11 @@ async fn an_owner_taken_from_the_certificate_reaches_the_worker() {
         let twice = [&token(&held)[..], &[("fence-owner", "shard-1".to_owned())]].concat();
         refuses(&scene, &one, "/wrong", &twice, "token-malformed", LOCK, &held).await;
         // What a worker behind CGI would take for ours is not beside it.
-        let folded = [revision.clone(), ("Fence_Owner", "shard-2".to_owned()), ("fence.owner", "shard-2".to_owned())];
+        let folded = [
+            revision.clone(),
+            ("Fence_Owner", "shard-2".to_owned()),
+            ("fence.owner", "shard-2".to_owned()),
+        ];
         assert_eq!(post(&scene, &one, "/right", &folded).await.status, 200);
     }
     assert_eq!(seen(&scene), vec![("/right".to_owned(), Some("shard-1".to_owned())); 6]);
@@ -254,7 +298,10 @@ async fn an_owner_taken_from_the_certificate_reaches_the_worker() {
     let named = guarded(TAKEN).with(r#"owner_header = "X-Master""#);
     scene.fence.reloads(&scene.config.clone().routes(&[named])).await;
     let headers = [revision, ("Fence-Owner", "shard-2".to_owned())];
-    assert_eq!(post(&scene, &pki.peer(Some(&one), Http::One), "/named", &headers).await.status, 200);
+    assert_eq!(
+        post(&scene, &pki.peer(Some(&one), Http::One), "/named", &headers).await.status,
+        200
+    );
     let seen = scene.worker.seen().pop().unwrap();
     assert_eq!((seen.header("x-master"), seen.header("fence-owner")), (Some("shard-1"), None));
     scene.finish().await;
@@ -270,7 +317,8 @@ async fn the_fence_call_asks_for_the_identity_of_the_named_lock() {
     let taken = scene.store.hold("/taken", "shard-1").await;
     let lock = |name: &str| ("Fence-Lock", name.to_owned());
     for http in [Http::One, Http::Two] {
-        let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), http));
+        let [one, two] =
+            ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), http));
         let nobody = pki.peer(None, http);
         let headers = [&token(&held)[..], &[lock(LOCK)]].concat();
         for stranger in [&two, &nobody] {
@@ -294,11 +342,13 @@ async fn the_fence_call_asks_for_the_identity_of_the_named_lock() {
 #[tokio::test]
 async fn what_an_identity_would_refuse_is_recorded_in_shadow_mode() {
     let pki = Pki::new();
-    let watching = guarded(BY_URI).with("mode = \"shadow\"\nverdict_header = true\nexempt_methods = [\"GET\"]");
+    let watching = guarded(BY_URI)
+        .with("mode = \"shadow\"\nverdict_header = true\nexempt_methods = [\"GET\"]");
     let scene = pki.scene(&[watching]).await;
     let held = scene.store.hold(LOCK, "shard-1").await;
     scene.until_known(LOCK, Some("shard-1")).await;
-    let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), Http::One));
+    let [one, two] =
+        ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), Http::One));
     let right = post(&scene, &one, "/right", &token(&held)).await;
     assert_eq!((right.status, right.header("fence-verdict")), (200, Some("admit")));
     let wrong = post(&scene, &two, "/wrong", &token(&held)).await;
@@ -313,7 +363,10 @@ async fn what_an_identity_would_refuse_is_recorded_in_shadow_mode() {
     let expected = json!({ "reason": "identity-mismatch", "owner": "shard-1", "count": 1 });
     assert_has(&report["routes"][0]["refusals"][0], expected);
     let decision = scene.decision(&wrong).await;
-    assert_has(&decision, json!({ "reason": "identity-mismatch", "forwarded": true, "owner": "shard-1" }));
+    assert_has(
+        &decision,
+        json!({ "reason": "identity-mismatch", "forwarded": true, "owner": "shard-1" }),
+    );
     let peer = "uri:spiffe://example.org/shard/shard-2";
     assert_has(&decision, json!({ "revision": held.revision, "peer": peer }));
     scene.finish().await;
@@ -326,7 +379,8 @@ async fn exempt_methods_and_routes_that_are_off_need_no_identity() {
     let scene = pki.scene(&[off, guarded(BY_URI).with(r#"exempt_methods = ["GET"]"#)]).await;
     scene.store.hold(LOCK, "shard-1").await;
     let nobody = pki.peer(None, Http::One);
-    for (method, path, status) in [("POST", "/off/x", 200), ("GET", "/x", 200), ("POST", "/x", 403)] {
+    for (method, path, status) in [("POST", "/off/x", 200), ("GET", "/x", 200), ("POST", "/x", 403)]
+    {
         let answer = nobody.send(&scene.fence.listener, method, path, &[]).await;
         assert_eq!(answer.status, status, "{method} {path}");
     }
@@ -344,7 +398,8 @@ async fn an_identity_is_its_connections_and_none_is_resumed() {
     let scene = pki.scene(&[guarded(BY_URI)]).await;
     let held = scene.store.hold(LOCK, "shard-1").await;
     let tokens = token(&held);
-    let headers: Vec<(&str, &str)> = tokens.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let headers: Vec<(&str, &str)> =
+        tokens.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let listener = &scene.fence.listener;
     for http in [Http::One, Http::Two] {
         for version in [&[&rustls::version::TLS12][..], &[&rustls::version::TLS13]] {
@@ -362,7 +417,11 @@ async fn an_identity_is_its_connections_and_none_is_resumed() {
                 // However their requests come among those of the others.
                 for _ in 0..3 {
                     for (line, status) in &mut lines {
-                        assert_eq!(line.send("POST", "/", &headers).await.status, *status, "{http:?}");
+                        assert_eq!(
+                            line.send("POST", "/", &headers).await.status,
+                            *status,
+                            "{http:?}"
+                        );
                     }
                 }
                 let all_full = lines.iter().all(|(line, _)| line.handshake == HandshakeKind::Full);
@@ -379,7 +438,9 @@ async fn a_wrong_identity_is_refused_when_its_route_enforces() {
     let log = Scratch::new();
     let access_log = format!("[access_log]\npath = {:?}", log.path().join("access.log"));
     for lock in [r#"key = "/k""#, r#"key = "/{name}""#] {
-        let route = |mode: &str| Route::new("k", "/{name}/", lock).with(BY_URI).with(&format!("mode = {mode:?}"));
+        let route = |mode: &str| {
+            Route::new("k", "/{name}/", lock).with(BY_URI).with(&format!("mode = {mode:?}"))
+        };
         let listener = pki.listener();
         let scene = Scene::with(EtcdVersion::V3_5, &[route("shadow")], |config| {
             config.listener(&listener).section(&access_log)
@@ -403,7 +464,8 @@ async fn a_wrong_identity_is_refused_when_its_route_enforces() {
         // Each thread has met the change.
         for _ in 0..8 {
             let nobody = pki.peer(None, Http::One);
-            refuses(&scene, &nobody, "/k/nobody", &token(&held), "identity-mismatch", LOCK, &held).await;
+            refuses(&scene, &nobody, "/k/nobody", &token(&held), "identity-mismatch", LOCK, &held)
+                .await;
         }
         let mut answers = Vec::new();
         for client in &mut clients {
@@ -412,7 +474,8 @@ async fn a_wrong_identity_is_refused_when_its_route_enforces() {
             client.read_to_string(&mut answer).await.unwrap();
             answers.push(answer);
         }
-        let is_refused = answers[1].starts_with("HTTP/1.1 403 ") && answers[1].contains("reason: identity-mismatch");
+        let is_refused = answers[1].starts_with("HTTP/1.1 403 ")
+            && answers[1].contains("reason: identity-mismatch");
         assert!(answers[0].starts_with("HTTP/1.1 200 ") && is_refused, "{answers:?}");
         assert_eq!(seen(&scene), [("/k/shard-1".to_owned(), Some("shard-1".to_owned()))]);
         scene.finish().await;
@@ -422,7 +485,8 @@ async fn a_wrong_identity_is_refused_when_its_route_enforces() {
 #[tokio::test]
 async fn an_identity_without_client_certificates_refuses_to_start() {
     let pki = Pki::new();
-    let config = Config::new(&["http://127.0.0.1:9".to_owned()], "http://127.0.0.1:9", &[guarded(BY_URI)]);
+    let config =
+        Config::new(&["http://127.0.0.1:9".to_owned()], "http://127.0.0.1:9", &[guarded(BY_URI)]);
     let without_ca = pki.listener().split(", client_ca").next().unwrap().to_owned() + " }";
     for config in [config.clone(), config.clone().listener(&without_ca)] {
         let (code, said) = Fencepost::end_of(&config).await;
@@ -438,7 +502,8 @@ async fn a_reload_changes_who_is_asked_for_what() {
     let pki = Pki::new();
     let scene = pki.scene(&[guarded("")]).await;
     let held = scene.store.hold(LOCK, "shard-1").await;
-    let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), Http::Two));
+    let [one, two] =
+        ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), Http::Two));
     let mut line = two.connect(&scene.fence.listener).await.unwrap();
     let revision = held.revision.to_string();
     let headers = [("fence-owner", "shard-1"), ("fence-revision", revision.as_str())];
@@ -460,15 +525,24 @@ async fn what_an_identity_comes_to_is_explained() {
     let scene = pki.scene(&[guarded(TAKEN)]).await;
     let held = scene.store.hold(LOCK, "shard-1").await;
     let (file, revision) = (Written::new(&scene.config.toml()), held.revision);
-    let explain = async |more: &str| file.ask(format!("explain --revision {revision} {more}")).await.ended(0).stdout;
-    let [one, two] = ["shard-1", "shard-2"].map(|shard| format!("--peer-uri spiffe://example.org/shard/{shard}"));
+    let explain = async |more: &str| {
+        file.ask(format!("explain --revision {revision} {more}")).await.ended(0).stdout
+    };
+    let [one, two] = ["shard-1", "shard-2"]
+        .map(|shard| format!("--peer-uri spiffe://example.org/shard/{shard}"));
     let said = explain(&one).await;
     assert!(said.starts_with("route k (enforce): admitted\n"), "{said}");
-    let proves = "certificate, uri:spiffe://example.org/shard/shard-1, names shard-1: uri = \"spiffe://";
+    let proves =
+        "certificate, uri:spiffe://example.org/shard/shard-1, names shard-1: uri = \"spiffe://";
     assert!(said.contains(proves), "{said}");
-    for refused in ["", "--peer-cn shard-1", &format!("{one} --owner shard-2"), &format!("{one} {two}")] {
+    for refused in
+        ["", "--peer-cn shard-1", &format!("{one} --owner shard-2"), &format!("{one} {two}")]
+    {
         let said = explain(refused).await;
-        assert!(said.starts_with("route k (enforce): refused: 403 identity-mismatch\n"), "{refused}: {said}");
+        assert!(
+            said.starts_with("route k (enforce): refused: 403 identity-mismatch\n"),
+            "{refused}: {said}"
+        );
     }
     let said = serde_json::from_str(&explain(&format!("{two} --json")).await).unwrap();
     assert_has(&said, json!({ "reason": "not-owner", "owner": "shard-2", "proved": ["shard-2"] }));

@@ -37,7 +37,9 @@ fn address(scene: &Scene) -> SocketAddr {
 
 fn head(method: &str, path: &str, tenure: &Tenure, fields: &str) -> String {
     let Tenure { owner, revision } = tenure;
-    format!("{method} {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r\n{fields}\r\n")
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r\n{fields}\r\n"
+    )
 }
 
 async fn connect(scene: &Scene) -> Connection {

@@ -63,8 +63,9 @@ async fn etcdctl_lock_is_admitted_contended_or_not() {
     }
 }
 
-/// X holds; s1 and s2, two sessions of one master, queue in this order. s1 acquires and is told a revision above the
-/// create revision of s2's key, stalls and loses its lease; s2 holds. A late request of s1 must not pass.
+/// X holds; s1 and s2, two sessions of one master, queue in this order. s1 acquires and is told a
+/// revision above the create revision of s2's key, stalls and loses its lease; s2 holds. A late
+/// request of s1 must not pass.
 #[tokio::test]
 async fn a_zombie_with_a_higher_revision_is_refused() {
     for version in EtcdVersion::ALL {
@@ -144,7 +145,8 @@ async fn an_owner_may_be_a_field_of_a_json_value() {
         let scene = Scene::open(version, &[Route::new("k", "/", lock)]).await;
         let put = async |value: &str| scene.store.put("/k", value).await;
         let first = put(r#"{"holder":"shard-1","until":1}"#).await;
-        let renewed = put(r#"{ "until": 2, "holder": "shard\u002d1", "more": {"holder": "shard-9"} }"#).await;
+        let renewed =
+            put(r#"{ "until": 2, "holder": "shard\u002d1", "more": {"holder": "shard-9"} }"#).await;
         for revision in [first, renewed] {
             scene.admits("/", &Tenure::new("shard-1", revision)).await;
         }

@@ -13,9 +13,10 @@ async fn a_route_may_have_its_own_name_for_the_header_with_the_lock() {
     let usual = Route::new("usual", "/", r#"key = "/usual/{name}", from_header = true"#);
     let routes = [own.with(r#"lock_header = "X-Lock""#), usual];
     let scene = Scene::open(EtcdVersion::V3_5, &routes).await;
-    for (path, lock, its_own, other) in
-        [("/own/write", "/own/a", "X-Lock", "Fence-Lock"), ("/write", "/usual/a", "Fence-Lock", "X-Lock")]
-    {
+    for (path, lock, its_own, other) in [
+        ("/own/write", "/own/a", "X-Lock", "Fence-Lock"),
+        ("/write", "/usual/a", "Fence-Lock", "X-Lock"),
+    ] {
         let held = scene.store.hold(lock, "shard-1").await;
         let named = |header: &str| Ask::post(path).under(&held).header(header, lock);
         let answer = scene.send(named(its_own)).await;

@@ -29,7 +29,10 @@ async fn comes_back_to(scene: &Scene, present: &Tenure, ended: &[Tenure]) {
     eventually("the holder is admitted again", async || {
         for tenure in ended {
             let answer = scene.send(Ask::post("/").under(tenure)).await;
-            assert!(reason(&answer).is_some(), "{tenure:?} was forwarded, {present:?} holds the lock");
+            assert!(
+                reason(&answer).is_some(),
+                "{tenure:?} was forwarded, {present:?} holds the lock"
+            );
         }
         let answer = scene.send(Ask::post("/").under(present)).await;
         if answer.status != 200 {
@@ -46,7 +49,11 @@ async fn refused(scene: &Scene, tenure: &Tenure, reason: &str, present: &Tenure)
 
 /// shard-1, shard-2, shard-1, and nothing known of what came between.
 async fn three_takeovers(store: &Store) -> [Tenure; 3] {
-    [store.hold(LOCK, "shard-1").await, store.hold(LOCK, "shard-2").await, store.hold(LOCK, "shard-1").await]
+    [
+        store.hold(LOCK, "shard-1").await,
+        store.hold(LOCK, "shard-2").await,
+        store.hold(LOCK, "shard-1").await,
+    ]
 }
 
 #[tokio::test]
@@ -71,7 +78,8 @@ async fn a_watch_that_was_frozen_bridges_no_takeover() {
         scene.admits("/", &before).await;
         relay.freeze().await;
         let [one, two, three] = three_takeovers(&scene.store).await;
-        // Nothing can be known now: what began after the freeze is not admitted, and nobody is called stale.
+        // Nothing can be known now: what began after the freeze is not admitted, and nobody is
+        // called stale.
         scene.refuses("/", &three, "unverifiable", LOCK, &three).await;
         relay.restore().await;
         comes_back_to(&scene, &three, std::slice::from_ref(&two)).await;
@@ -168,8 +176,10 @@ async fn a_compaction_after_the_lock_was_deleted_is_no_obstacle() {
 async fn a_queue_that_moved_while_the_watch_was_cut_is_read_anew() {
     for layout in [Layout::Election, Layout::Mutex] {
         let lock = format!("key = {LOCK:?}, layout = {:?}", layout.name());
-        let (scene, relay) = behind_a_relay(EtcdVersion::V3_5, &[Route::new("k", "/", &lock)]).await;
-        let [one, two] = [scene.store.session("shard-1").await, scene.store.session("shard-2").await];
+        let (scene, relay) =
+            behind_a_relay(EtcdVersion::V3_5, &[Route::new("k", "/", &lock)]).await;
+        let [one, two] =
+            [scene.store.session("shard-1").await, scene.store.session("shard-2").await];
         let held = scene.store.acquire(layout, LOCK, &one).await;
         let before = held.tenure.clone();
         scene.admits("/", &before).await;
@@ -197,7 +207,8 @@ struct Chronicle {
 }
 
 impl Chronicle {
-    /// One more step: one of two owners writes or rewrites the key, or it is freed in one of two ways.
+    /// One more step: one of two owners writes or rewrites the key, or it is freed in one of two
+    /// ways.
     async fn step(&mut self, store: &Store, dice: &mut Dice) {
         match dice.roll(8) {
             0 => {
@@ -246,7 +257,8 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 }
@@ -274,7 +286,11 @@ async fn every_token_ever_held_is_judged_as_its_history_says() {
             comes_back_to(&scene, &newest, &[]).await;
             for token in &chronicle.written {
                 let answer = scene.send(Ask::post("/").under(token)).await;
-                assert_eq!(reason(&answer), chronicle.refused(token), "round {round}, {token:?} of {chronicle:?}");
+                assert_eq!(
+                    reason(&answer),
+                    chronicle.refused(token),
+                    "round {round}, {token:?} of {chronicle:?}"
+                );
             }
         }
         scene.finish().await;
@@ -286,7 +302,8 @@ async fn a_start_in_the_middle_of_takeovers_bridges_none() {
     for (version, seed) in EtcdVersion::ALL.into_iter().zip(10..) {
         let mut dice = Dice(seed);
         let scene = Scene::open(version, &routes()).await;
-        let config = Config::new(&[scene.etcd.endpoint()], &scene.worker.endpoint().to_string(), &routes());
+        let config =
+            Config::new(&[scene.etcd.endpoint()], &scene.worker.endpoint().to_string(), &routes());
         let mut chronicle = Chronicle::default();
         for round in 0..4 {
             let up = Cell::new(false);

@@ -1,10 +1,13 @@
-//! What operators see of the past: decisions, the timeline, what a route in shadow mode would have refused.
+//! What operators see of the past: decisions, the timeline, what a route in shadow mode would have
+//! refused.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
-use fencepost_tests::{Answer, Behaviour, Connection, EtcdVersion, Latch, Scratch, eventually, request, until};
+use fencepost_tests::{
+    Answer, Behaviour, Connection, EtcdVersion, Latch, Scratch, eventually, request, until,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpSocket;
@@ -22,7 +25,9 @@ fn enforced() -> Route {
 }
 
 fn watched() -> Route {
-    Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\"").with("verdict_header = true")
+    Route::new("watched", "/", r#"key = "/k""#)
+        .with("mode = \"shadow\"")
+        .with("verdict_header = true")
 }
 
 /// A stream of events of the admin listener.
@@ -38,7 +43,9 @@ impl Events {
     }
 
     async fn over(mut connection: Connection, path: &str, more: &str) -> Events {
-        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n{more}\r\n");
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n{more}\r\n"
+        );
         connection.send(head).await.unwrap();
         let head = connection.head().await.unwrap();
         assert_eq!(head.status, 200, "{head:?}");
@@ -62,7 +69,12 @@ impl Events {
     async fn next(&mut self, name: &str) -> (String, Value) {
         let before = self.until(&format!("event: {name}\ndata: ")).await;
         let data = self.until("\n\n").await;
-        let id = before.lines().rev().find_map(|line| line.strip_prefix("id: ")).unwrap_or_default().to_owned();
+        let id = before
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("id: "))
+            .unwrap_or_default()
+            .to_owned();
         (id, serde_json::from_str(&data).unwrap_or_else(|error| panic!("{error}: {data}")))
     }
 }
@@ -94,7 +106,9 @@ async fn a_refusal_is_found_by_its_id_everywhere() {
         scene.fence.log().lines().find(|line| line.contains(id)).map(str::to_owned)
     })
     .await;
-    for text in ["request refused", "reason=\"stale-tenure\"", "owner=\"a%20b<script>%E2%80%AE\"", trace] {
+    for text in
+        ["request refused", "reason=\"stale-tenure\"", "owner=\"a%20b<script>%E2%80%AE\"", trace]
+    {
         assert!(logged.contains(text), "{text} is not in {logged}");
     }
     scene.finish().await;
@@ -110,7 +124,9 @@ async fn a_decision_has_the_age_of_the_news_it_used() {
         let lock = scene.fence.admin_json("/locks//shards/2/lock").await;
         lock["age_seconds"].as_f64().unwrap() * 1000.0
     };
-    let before = eventually("the news has aged", async || Some(age_ms().await).filter(|age| *age > 500.0)).await;
+    let before =
+        eventually("the news has aged", async || Some(age_ms().await).filter(|age| *age > 500.0))
+            .await;
     let refused = scene.send(Ask::post("/shards/2/jobs").token("shard-9", "1")).await;
     let after = age_ms().await;
     assert_refused(&refused, "stale-tenure", "/shards/2/lock", &holder);
@@ -130,14 +146,18 @@ async fn decisions_are_filtered_and_followed_from_the_last_id() {
         scene.send(Ask::post("/shards/2/x").under(&Tenure::new(owner, first.revision))).await;
     }
     let (id, decision) = events.next("decision").await;
-    assert_eq!((&decision["owner"], &decision["reason"]), (&json!("shard-2"), &json!("stale-tenure")));
+    assert_eq!(
+        (&decision["owner"], &decision["reason"]),
+        (&json!("shard-2"), &json!("stale-tenure"))
+    );
     let (_, second) = events.next("decision").await;
     drop(events);
 
     let last_event = format!("last-event-id: {id}\r\n");
     let mut again = Events::of(scene.fence.admin, "/decisions?owner=shard-2", &last_event).await;
     assert_eq!(again.next("decision").await.1, second, "what came after the last one that was got");
-    let mut other = Events::of(scene.fence.admin, "/decisions?since=1h", "last-event-id: ffffffff-7\r\n").await;
+    let mut other =
+        Events::of(scene.fence.admin, "/decisions?since=1h", "last-event-id: ffffffff-7\r\n").await;
     assert_eq!(other.next("decision").await.1["owner"], "shard-3", "an id of another process");
 
     let found = async |query: &str| {
@@ -146,7 +166,10 @@ async fn decisions_are_filtered_and_followed_from_the_last_id() {
     };
     assert_eq!(found("owner=shard-2").await, 2);
     assert_eq!(found("owner=shard-2&reason=not-owner").await, 0);
-    assert_eq!(found("route=shards&lock=%2Fshards%2F2%2Flock&verdict=reject&since=5m&limit=2").await, 2);
+    assert_eq!(
+        found("route=shards&lock=%2Fshards%2F2%2Flock&verdict=reject&since=5m&limit=2").await,
+        2
+    );
     let wrong = scene.fence.admin("GET", "/decisions?rout=shards").await;
     assert_eq!(wrong.status, 400);
     assert!(wrong.text().contains("unknown filter \"rout\""), "{}", wrong.text());
@@ -210,7 +233,8 @@ async fn the_timeline_shows_r1_on_the_bar_of_its_ended_tenure() {
     };
     assert_has(&row, json!({ "source": "main", "lock": "/k", "layout": "key", "routes": ["k"] }));
     let bars = row["tenures"].as_array().unwrap();
-    let named = |bar: &Value| (bar["owner"].as_str().unwrap().to_owned(), bar["first"].as_i64().unwrap());
+    let named =
+        |bar: &Value| (bar["owner"].as_str().unwrap().to_owned(), bar["first"].as_i64().unwrap());
     let expected = [&r1, &r2, &r3].map(|tenure| (tenure.owner.clone(), tenure.revision));
     assert_eq!(bars.iter().map(named).collect::<Vec<_>>(), expected);
     assert!(bars.iter().all(|bar| bar["began_seen"] == true), "{row}");
@@ -224,13 +248,18 @@ async fn the_timeline_shows_r1_on_the_bar_of_its_ended_tenure() {
 #[tokio::test]
 async fn an_outage_of_the_store_is_on_the_timeline() {
     let scene = Scene::open(VERSION, &[Route::k().with("max_age = \"500ms\"")]).await;
-    let outages = async || scene.fence.admin_json("/timeline").await["outages"].as_array().unwrap().clone();
+    let outages =
+        async || scene.fence.admin_json("/timeline").await["outages"].as_array().unwrap().clone();
     // A machine that stood still may have had one.
     let is_over = |outage: &Value| !outage["ended_ms"].is_null();
-    let before =
-        eventually("none goes on", async || Some(outages().await).filter(|all| all.iter().all(is_over))).await.len();
+    let before = eventually("none goes on", async || {
+        Some(outages().await).filter(|all| all.iter().all(is_over))
+    })
+    .await
+    .len();
     scene.etcd.pause().await;
-    let outage = eventually("the outage is noted", async || outages().await.get(before).cloned()).await;
+    let outage =
+        eventually("the outage is noted", async || outages().await.get(before).cloned()).await;
     assert_has(&outage, json!({ "source": "main", "kind": "unreachable", "ended_ms": null }));
     scene.etcd.resume();
     eventually("its end is noted", async || outages().await[before]["ended_ms"].as_u64()).await;
@@ -246,9 +275,14 @@ async fn a_wait_at_the_barrier_is_on_the_timeline() {
     let held = scene.start_at_worker(Ask::post("/held").under(&predecessor)).await;
     let successor = scene.store.hold("/k", "shard-2").await;
     let waiting = scene.start(Ask::post("/next").under(&successor));
-    let waits = async || scene.fence.admin_json("/timeline").await["locks"][0]["waits"].as_array().unwrap().clone();
+    let waits = async || {
+        scene.fence.admin_json("/timeline").await["locks"][0]["waits"].as_array().unwrap().clone()
+    };
     let wait = eventually("the wait is noted", async || waits().await.first().cloned()).await;
-    assert_has(&wait, json!({ "owner": "shard-2", "revision": successor.revision, "ended_ms": null, "outcome": null }));
+    assert_has(
+        &wait,
+        json!({ "owner": "shard-2", "revision": successor.revision, "ended_ms": null, "outcome": null }),
+    );
     assert_has(&wait, json!({ "requests": 1, "waiting": 1, "drained": 1 }));
     let asking = tokio::spawn(call(&scene, &successor, None));
     until("the call waits too", async || waits().await[0]["waiting"] == 2).await;
@@ -256,7 +290,11 @@ async fn a_wait_at_the_barrier_is_on_the_timeline() {
         let route = scene.fence.admin_json("/routes").await["routes"][0].take();
         (route["in_flight"].as_u64(), route["waiting"].as_u64())
     };
-    assert_eq!(on_route().await, (Some(2), Some(1)), "one at the worker, one at the barrier, without the call");
+    assert_eq!(
+        on_route().await,
+        (Some(2), Some(1)),
+        "one at the worker, one at the barrier, without the call"
+    );
     hold.open();
     assert_eq!((held.await.unwrap().status, waiting.await.unwrap().status), (200, 200));
     assert_eq!(asking.await.unwrap().status, 204);
@@ -284,7 +322,11 @@ async fn shadow_mode_reports_what_enforce_would_have_refused() {
     let mut last = String::new();
     for _ in 0..3 {
         let answer = scene.send(Ask::post("/").under(&stale)).await;
-        assert_eq!((answer.status, answer.header("fence-verdict")), (200, Some("reject")), "{answer:?}");
+        assert_eq!(
+            (answer.status, answer.header("fence-verdict")),
+            (200, Some("reject")),
+            "{answer:?}"
+        );
         assert_eq!(answer.header("fence-reason"), Some("stale-tenure"));
         last = answer.header("fence-decision").unwrap().to_owned();
     }
@@ -293,13 +335,21 @@ async fn shadow_mode_reports_what_enforce_would_have_refused() {
     assert_has(route, json!({ "route": "watched", "mode": "shadow", "refused": 3 }));
     assert!(route["admitted"].as_u64().unwrap() >= 2, "{route}");
     let refusals = &route["refusals"][0];
-    assert_has(refusals, json!({ "owner": "shard-2", "reason": "stale-tenure", "count": 3, "decision": last }));
+    assert_has(
+        refusals,
+        json!({ "owner": "shard-2", "reason": "stale-tenure", "count": 3, "decision": last }),
+    );
     assert!(refusals["first_ms"].as_u64() <= refusals["last_ms"].as_u64(), "{refusals}");
-    for wrong in ["/shadow?format=yaml", "/shadow?route=watched", "/shadow?format=text&route=watched"] {
+    for wrong in
+        ["/shadow?format=yaml", "/shadow?route=watched", "/shadow?format=text&route=watched"]
+    {
         assert_eq!(scene.fence.admin("GET", wrong).await.status, 400, "{wrong}");
     }
     let text = scene.fence.admin("GET", "/shadow?format=text").await.text();
-    assert!(text.contains("stale-tenure") && text.contains("owner shard-2") && text.contains(&last), "{text}");
+    assert!(
+        text.contains("stale-tenure") && text.contains("owner shard-2") && text.contains(&last),
+        "{text}"
+    );
     let found = scene.fence.admin_json(&format!("/decisions?id={last}")).await;
     assert_has(&found["decisions"][0], json!({ "forwarded": true, "status": null }));
     scene.finish().await;
@@ -339,8 +389,14 @@ async fn routes_and_settings_in_force_are_told() {
     scene.send(Ask::post("/shards/2/x")).await;
     let told = scene.fence.admin_json("/routes").await;
     let [shards, watched] = told["routes"].as_array().unwrap().as_slice() else { panic!("{told}") };
-    assert_has(shards, json!({ "name": "shards", "mode": "enforce", "key": "/shards/{shard}/lock" }));
-    assert_eq!(shards["requests"], json!({ "admit": 1, "reject": { "token-missing": 1 }, "pass": 0 }));
+    assert_has(
+        shards,
+        json!({ "name": "shards", "mode": "enforce", "key": "/shards/{shard}/lock" }),
+    );
+    assert_eq!(
+        shards["requests"],
+        json!({ "admit": 1, "reject": { "token-missing": 1 }, "pass": 0 })
+    );
     assert_has(watched, json!({ "mode": "shadow", "source": "main", "layout": "key" }));
     assert!(watched["since_ms"].as_u64().unwrap() > 0);
     let told = scene.fence.admin_json("/config").await;
@@ -353,7 +409,8 @@ async fn routes_and_settings_in_force_are_told() {
 #[tokio::test]
 async fn what_a_dangerous_setting_lets_past_is_a_decision() {
     let route = Route::k().with("on_unavailable = \"dangerous_admit\"\nverdict_header = true");
-    let scene = Scene::with(VERSION, &[route], |config| config.limit("confirm_timeout = \"50ms\"")).await;
+    let scene =
+        Scene::with(VERSION, &[route], |config| config.limit("confirm_timeout = \"50ms\"")).await;
     scene.store.put("/k", "").await;
     scene.etcd.pause().await;
     let ahead = Tenure::new("shard-1", 1 << 40);
@@ -362,7 +419,9 @@ async fn what_a_dangerous_setting_lets_past_is_a_decision() {
     let found = scene.fence.admin_json("/decisions?verdict=pass").await;
     assert_has(&found["decisions"][0], json!({ "reason": "unverifiable", "forwarded": true }));
     let counted = |reason: &str, verdict: &str| {
-        format!("requests_total{{mode=\"enforce\",reason={reason:?},route=\"k\",verdict={verdict:?}}}")
+        format!(
+            "requests_total{{mode=\"enforce\",reason={reason:?},route=\"k\",verdict={verdict:?}}}"
+        )
     };
     for (series, count) in [
         (counted("unverifiable", "pass"), 1.0),
@@ -393,13 +452,16 @@ async fn a_page_of_strangers_can_neither_read_nor_change_anything() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_its_events_loses_some() {
-    let scene = Scene::with(VERSION, &[enforced()], |config| config.section("[decisions]\nkept = 50")).await;
+    let scene =
+        Scene::with(VERSION, &[enforced()], |config| config.section("[decisions]\nkept = 50"))
+            .await;
     scene.store.hold("/shards/2/lock", "shard-1").await;
     let client = TcpSocket::new_v4().unwrap();
     client.set_recv_buffer_size(4096).unwrap();
     let client = Connection::over(client.connect(scene.fence.admin).await.unwrap());
     let mut events = Events::over(client, "/decisions", "").await;
-    // More than fits the buffers between there and here, while nothing is read. That is not to take 90 s, after which such a client is left.
+    // More than fits the buffers between there and here, while nothing is read. That is not to take
+    // 90 s, after which such a client is left.
     let owner = "x".repeat(256);
     let mut line = scene.line().await;
     for _ in 0..4000 {
@@ -414,14 +476,17 @@ async fn a_client_that_does_not_read_its_events_loses_some() {
 pub(crate) fn lines_of(file: &Path) -> Vec<Value> {
     let log = std::fs::read_to_string(file).unwrap();
     let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+    lines
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
 }
 
 #[tokio::test]
 async fn the_access_log_has_every_refusal_and_one_in_n_others() {
     let scratch = Scratch::new();
     let file = scratch.path().join("access.log");
-    let section = format!("[access_log]\npath = {:?}\none_in = 3\nqueries = true", file.to_str().unwrap());
+    let section =
+        format!("[access_log]\npath = {:?}\none_in = 3\nqueries = true", file.to_str().unwrap());
     let mut scene = Scene::with(VERSION, &[enforced()], |config| config.section(&section)).await;
     let held = scene.store.hold("/shards/2/lock", "shard-1").await;
     for _ in 0..4 {
@@ -436,7 +501,9 @@ async fn the_access_log_has_every_refusal_and_one_in_n_others() {
     let id = refused.header("fence-decision").unwrap().to_owned();
     scene.fence.terminate().await;
     let (before, after) = (lines_of(&rotated), lines_of(&file));
-    let ([first, fourth], [last]) = (before.as_slice(), after.as_slice()) else { panic!("{before:?} {after:?}") };
+    let ([first, fourth], [last]) = (before.as_slice(), after.as_slice()) else {
+        panic!("{before:?} {after:?}")
+    };
     assert_eq!(first["target"], fourth["target"]);
     let expected = json!({
         "method": "POST", "target": "/shards/2/x?q=1", "status": 200, "sent_bytes": 2, "complete": true,
@@ -451,7 +518,9 @@ async fn the_access_log_has_every_refusal_and_one_in_n_others() {
 async fn what_is_logged_can_be_changed_while_it_runs() {
     let scene = Scene::open(VERSION, &[enforced()]).await;
     assert_eq!(scene.fence.admin("GET", "/log").await.text(), "info\n");
-    let refused = async || scene.send(Ask::post("/shards/2/x")).await.header("fence-decision").unwrap().to_owned();
+    let refused = async || {
+        scene.send(Ask::post("/shards/2/x")).await.header("fence-decision").unwrap().to_owned()
+    };
     assert_eq!(scene.fence.admin("POST", "/log?filter=error").await.text(), "error\n");
     let silent = refused().await;
     for wrong in ["no%3Dsuch%3Dfilter", "warm", "info%20fencepost=debug", ""] {
@@ -473,7 +542,8 @@ async fn a_log_that_nobody_reads_holds_up_no_request() {
     let scratch = Scratch::new();
     let file = scratch.path().join("fencepost.toml");
     // A line for each request, among those of the log.
-    std::fs::write(&file, scene.config.clone().section("[access_log]\npath = \"stderr\"").toml()).unwrap();
+    std::fs::write(&file, scene.config.clone().section("[access_log]\npath = \"stderr\"").toml())
+        .unwrap();
     let mut command = tokio::process::Command::new(BINARY);
     command.arg("serve").arg("-c").arg(file).env("NO_COLOR", "1").env("FENCEPOST_LOG", "trace");
     let mut process = command.stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
@@ -490,7 +560,10 @@ async fn a_log_that_nobody_reads_holds_up_no_request() {
     let path = format!("/shards/2/{}", "x".repeat(1_000));
     for _ in 0..300 {
         let headers = [("Fence-Owner", "shard-1"), ("Fence-Revision", "1")];
-        assert_eq!(request(listener.clone(), "POST", &path, &headers, b"").await.unwrap().status, 412);
+        assert_eq!(
+            request(listener.clone(), "POST", &path, &headers, b"").await.unwrap().status,
+            412
+        );
     }
     scene.finish().await;
 }

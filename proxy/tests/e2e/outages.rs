@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use fencepost_tests::{
-    Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdVersion, FreePort, Latch, Relay, Scratch, Worker, eventually,
-    request,
+    Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdVersion, FreePort, Latch, Relay, Scratch,
+    Worker, eventually, request,
 };
 use tokio::sync::watch;
 
@@ -40,14 +40,21 @@ async fn a_stopped_store_admits_nobody_after_max_age_and_calls_nobody_stale() {
                 unverifiable += 1;
             } else {
                 assert_eq!(answer.status, 200, "{}", answer.text());
-                assert!(sent < Duration::from_secs(1), "admitted {sent:?} after etcd {version} had stopped");
+                assert!(
+                    sent < Duration::from_secs(1),
+                    "admitted {sent:?} after etcd {version} had stopped"
+                );
             }
             // What is certain needs no store.
             let sent = Instant::now();
             let answer = scene.send(Ask::post("/").under(&stale)).await;
             assert_refused(&answer, "stale-tenure", LOCK, &present);
             // Who waits for the store does so for `confirm_timeout`, 2 s.
-            assert!(sent.elapsed() < Duration::from_secs(2), "refused at once: {:?}", sent.elapsed());
+            assert!(
+                sent.elapsed() < Duration::from_secs(2),
+                "refused at once: {:?}",
+                sent.elapsed()
+            );
         }
         assert!(unverifiable > 0);
         // A balancer that took it out would have nobody left to say why.
@@ -69,17 +76,21 @@ async fn a_stopped_store_admits_nobody_after_max_age_and_calls_nobody_stale() {
     }
 }
 
-/// Nobody else asks for the lock, and the watch has nothing more to tell of it: the stream went on until somebody did.
+/// Nobody else asks for the lock, and the watch has nothing more to tell of it: the stream went on
+/// until somebody did.
 #[tokio::test]
 async fn an_event_stream_is_cut_whose_tenure_ended_in_an_outage_of_which_etcd_keeps_no_history() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let relay = Relay::before(&etcd).await;
-    let route = Route::new("shards", "/{shard}/", r#"key = "/shards/{shard}""#).with(r#"max_age = "1s""#);
+    let route =
+        Route::new("shards", "/{shard}/", r#"key = "/shards/{shard}""#).with(r#"max_age = "1s""#);
     let scene = Scene::seeing(etcd, &[format!("http://{}", relay.address())], &[route]).await;
     let ended = scene.store.hold("/shards/1", "shard-1").await;
     let events = Answer::ok("data: 1\n\ndata: 2\n\n").header("content-type", "text/event-stream");
     let events = events.halting_after(9, Latch::default());
-    scene.worker.when(move |seen| seen.path.ends_with("/events").then(|| Behaviour::Answer(events.clone())));
+    scene.worker.when(move |seen| {
+        seen.path.ends_with("/events").then(|| Behaviour::Answer(events.clone()))
+    });
     let mut client = scene.line().await;
     client.begin(Ask::post("/1/events").under(&ended)).await.unwrap();
     assert_eq!(client.connection().head().await.unwrap().status, 200);
@@ -103,8 +114,10 @@ async fn a_worker_that_is_not_there_is_in_the_log_once_for_many_requests() {
     let config = Config::new(&[etcd.endpoint()], &upstream, &[quick_to_age()]).threads(1);
     let fence = Fencepost::serve(&config).await;
     let present = store.hold(LOCK, "shard-1").await;
-    let token = [("Fence-Owner", present.owner.clone()), ("Fence-Revision", present.revision.to_string())];
-    let headers: Vec<(&str, &str)> = token.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let token =
+        [("Fence-Owner", present.owner.clone()), ("Fence-Revision", present.revision.to_string())];
+    let headers: Vec<(&str, &str)> =
+        token.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let began = Instant::now();
     for _ in 0..20 {
         let answer = request(fence.listener.clone(), "POST", "/", &headers, b"").await.unwrap();
@@ -114,9 +127,13 @@ async fn a_worker_that_is_not_there_is_in_the_log_once_for_many_requests() {
             answer.text()
         );
     }
-    eventually("it is told", async || fence.log().contains("the worker did not answer").then_some(())).await;
+    eventually("it is told", async || {
+        fence.log().contains("the worker did not answer").then_some(())
+    })
+    .await;
     let log = fence.log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("the worker did not answer")).collect();
+    let told: Vec<&str> =
+        log.lines().filter(|line| line.contains("the worker did not answer")).collect();
     let warned: Vec<&&str> = told.iter().filter(|line| line.contains("WARN")).collect();
     let periods = 1 + began.elapsed().as_secs() as usize / 10;
     assert!(
@@ -161,14 +178,18 @@ async fn start_without_a_watch_is_not_ready() {
             let seen_at = [format!("http://{}", relay.address())];
             // Reads have the first connection, watches the second.
             relay.freeze_from(1).await;
-            let fence = Fencepost::launch(&Config::new(&seen_at, &worker.endpoint().to_string(), &[route])).await;
+            let fence =
+                Fencepost::launch(&Config::new(&seen_at, &worker.endpoint().to_string(), &[route]))
+                    .await;
             eventually("a watch is asked for", async || (relay.accepted() > 1).then_some(())).await;
             assert_eq!(fence.admin("GET", "/readyz").await.status, 503, "etcd {version}");
 
             relay.restore().await;
             fence.wait_until_ready().await;
             let ledger = Ledger::default();
-            let answer = crate::scene::send(&fence.listener, &ledger, Ask::post("/k/").under(&present)).await;
+            let answer =
+                crate::scene::send(&fence.listener, &ledger, Ask::post("/k/").under(&present))
+                    .await;
             assert_eq!(answer.status, 200, "{}", answer.text());
             ledger.check(&worker);
         }
@@ -181,7 +202,12 @@ async fn where_only_templates_are_named_a_start_without_a_store_is_not_ready_eit
     etcd.kill();
     let worker = Worker::start().await;
     let routes = [Route::new("shards", "/{shard}/", r#"key = "/shards/{shard}/lock""#)];
-    let fence = Fencepost::launch(&Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes)).await;
+    let fence = Fencepost::launch(&Config::new(
+        &[etcd.endpoint()],
+        &worker.endpoint().to_string(),
+        &routes,
+    ))
+    .await;
     assert_eq!(fence.admin("GET", "/readyz").await.status, 503);
     etcd.restart().await;
     fence.wait_until_ready().await;
@@ -209,7 +235,11 @@ async fn a_restored_store_admits_nobody_until_the_operator_accepts_it() {
         .await;
         // It holds the lock as far as the store knows, but the store has said otherwise before.
         let answer = scene.send(Ask::post("/").under(&old)).await;
-        assert!(matches!(reason(&answer), Some("stale-tenure" | "store-regressed")), "{}", answer.text());
+        assert!(
+            matches!(reason(&answer), Some("stale-tenure" | "store-regressed")),
+            "{}",
+            answer.text()
+        );
         let regressed = r#"fencepost_source_regressed{source="main"}"#;
         assert_eq!(scene.fence.metric(regressed).await, 1.0);
 
@@ -224,12 +254,17 @@ async fn a_restored_store_admits_nobody_until_the_operator_accepts_it() {
         })
         .await;
         let answer = scene.send(Ask::post("/").under(&lost)).await;
-        assert!(matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision")), "{}", answer.text());
+        assert!(
+            matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision")),
+            "{}",
+            answer.text()
+        );
         scene.finish().await;
     }
 }
 
-/// The process stood still until it was beyond all that had been seen of it. Its locks were judged by it, and nobody was told.
+/// The process stood still until it was beyond all that had been seen of it. Its locks were judged
+/// by it, and nobody was told.
 #[tokio::test]
 async fn a_restored_store_is_told_by_its_log_though_it_has_grown_beyond_what_was_seen() {
     for version in EtcdVersion::ALL {
@@ -275,7 +310,8 @@ async fn a_restored_store_admits_nobody_though_its_route_says_dangerous_admit() 
     scene.admits("/", &lost).await;
     scene.etcd.restore_snapshot(&snapshot).await;
     eventually("the store is seen to have gone back", async || {
-        (scene.fence.metric(r#"fencepost_source_regressed{source="main"}"#).await == 1.0).then_some(())
+        (scene.fence.metric(r#"fencepost_source_regressed{source="main"}"#).await == 1.0)
+            .then_some(())
     })
     .await;
     let forwarded = scene.worker.seen().len();
@@ -290,7 +326,8 @@ async fn a_restored_store_admits_nobody_though_its_route_says_dangerous_admit() 
     scene.finish().await;
 }
 
-/// A restart in between let the doubtful tenure in: of the store it knew only that it was beyond all that had been seen.
+/// A restart in between let the doubtful tenure in: of the store it knew only that it was beyond
+/// all that had been seen.
 #[tokio::test]
 async fn a_restored_store_is_believed_once_a_tenure_begins_above_all_that_was_seen() {
     for version in EtcdVersion::ALL {
@@ -394,20 +431,27 @@ impl Experience {
     }
 }
 
-/// In 5 of 24 starts the wrong one was believed: its old holder was let in, and the true one refused.
+/// In 5 of 24 starts the wrong one was believed: its old holder was let in, and the true one
+/// refused.
 #[tokio::test]
 async fn with_endpoints_of_two_clusters_nobody_is_let_in_until_one_is_left() {
-    let (ours, mut theirs) = tokio::join!(Etcd::start(EtcdVersion::V3_5), Etcd::start(EtcdVersion::V3_5));
-    let (holder, impostor) = tokio::join!(async { Store::of(&ours).await.hold(LOCK, "shard-2").await }, async {
-        Store::of(&theirs).await.hold(LOCK, "shard-1").await
-    },);
+    let (ours, mut theirs) =
+        tokio::join!(Etcd::start(EtcdVersion::V3_5), Etcd::start(EtcdVersion::V3_5));
+    let (holder, impostor) =
+        tokio::join!(async { Store::of(&ours).await.hold(LOCK, "shard-2").await }, async {
+            Store::of(&theirs).await.hold(LOCK, "shard-1").await
+        },);
     let worker = Worker::start().await;
     let routes = [Route::new("k", "/", r#"key = "/k""#)];
-    let config = Config::new(&[theirs.endpoint(), ours.endpoint()], &worker.endpoint().to_string(), &routes);
+    let config =
+        Config::new(&[theirs.endpoint(), ours.endpoint()], &worker.endpoint().to_string(), &routes);
     let fence = Fencepost::launch(&config).await;
     fence.until_log("set cluster_id to the one that is meant").await;
     for tenure in [&impostor, &holder] {
-        let answer = Line::open(&fence.listener, &Ledger::default()).await.send(Ask::post("/").under(tenure)).await;
+        let answer = Line::open(&fence.listener, &Ledger::default())
+            .await
+            .send(Ask::post("/").under(tenure))
+            .await;
         assert_refused(&answer.unwrap(), "unverifiable", LOCK, None);
     }
     assert_eq!(fence.admin("GET", "/readyz").await.status, 503);
@@ -424,7 +468,8 @@ async fn with_endpoints_of_two_clusters_nobody_is_let_in_until_one_is_left() {
 
 /// It was logged about 8 times a second, and what helps was not.
 #[tokio::test]
-async fn an_etcd_that_was_restored_as_another_cluster_is_told_of_once_and_believed_after_a_restart() {
+async fn an_etcd_that_was_restored_as_another_cluster_is_told_of_once_and_believed_after_a_restart()
+{
     // Each request asks it again and again, until it is too late.
     let asking = Route::new("k", "/", r#"key = "/k""#).with(r#"freshness = "linearizable""#);
     let mut scene = Scene::open(EtcdVersion::V3_5, &[asking]).await;
@@ -490,18 +535,22 @@ async fn members_fail(version: EtcdVersion) {
                 cluster.members[member].kill();
             }
             let failed = Instant::now();
-            // The lock changes hands through a member that is left, as soon as there is a leader again.
+            // The lock changes hands through a member that is left, as soon as there is a leader
+            // again.
             tenures.send_replace(None);
             let survivor = &stores[(member + 1) % 3];
             let owner = format!("shard-{member}-{paused}");
-            let revision =
-                eventually("a write through another member", async || survivor.try_put(LOCK, &owner).await).await;
+            let revision = eventually("a write through another member", async || {
+                survivor.try_put(LOCK, &owner).await
+            })
+            .await;
             let predecessor = std::mem::replace(&mut now, Tenure::new(&owner, revision));
             tenures.send_replace(Some([predecessor, now.clone()]));
             let writable = failed.elapsed();
             // Longer than what was fresh before the failure can be.
             let stale = failed + Duration::from_secs(4);
-            tokio::time::sleep_until(stale.max(Instant::now() + Duration::from_secs(2)).into()).await;
+            tokio::time::sleep_until(stale.max(Instant::now() + Duration::from_secs(2)).into())
+                .await;
             if paused {
                 cluster.members[member].resume();
             } else {
@@ -509,7 +558,9 @@ async fn members_fail(version: EtcdVersion) {
             }
             stop.send_replace(true);
             let experience = sending.await.unwrap();
-            println!("etcd {version}, member {member} paused={paused}, writable after {writable:?}: {experience:?}");
+            println!(
+                "etcd {version}, member {member} paused={paused}, writable after {writable:?}: {experience:?}"
+            );
             assert!(experience.admitted > 20, "{experience:?}");
             // On a machine this busy, there may be one more election as long as the first.
             assert!(experience.longest_gap < writable + Duration::from_secs(3), "{experience:?}");

@@ -38,7 +38,10 @@ impl Page {
     /// What is written in the only element that the selector finds, as it is shown.
     pub(crate) async fn text(&self, selector: &str) -> String {
         let script = "const found = document.querySelectorAll(arguments[0]); return found.length === 1 ? found[0].innerText : null";
-        let text = self.browser.until(&format!("there is one {selector}"), script, &[json!(selector)]).await;
+        let text = self
+            .browser
+            .until(&format!("there is one {selector}"), script, &[json!(selector)])
+            .await;
         text.as_str().expect("text").to_owned()
     }
 
@@ -50,7 +53,9 @@ impl Page {
     /// Waits until the selector finds so many elements.
     pub(crate) async fn until_count(&self, selector: &str, count: u64) {
         let script = "return document.querySelectorAll(arguments[0]).length === arguments[1]";
-        self.browser.until(&format!("{count} times {selector}"), script, &[json!(selector), json!(count)]).await;
+        self.browser
+            .until(&format!("{count} times {selector}"), script, &[json!(selector), json!(count)])
+            .await;
     }
 
     pub(crate) async fn count(&self, selector: &str) -> u64 {
@@ -63,25 +68,29 @@ impl Page {
         let script = "const one = document.querySelector(arguments[0]); if (!one) return null; \
              one.scrollIntoView({ block: 'center', behavior: 'instant' }); const box = one.getBoundingClientRect(); \
              return [box.left + box.width / 2, box.top + box.height / 2]";
-        let at = self.browser.until(&format!("{selector} is somewhere"), script, &[json!(selector)]).await;
+        let at = self
+            .browser
+            .until(&format!("{selector} is somewhere"), script, &[json!(selector)])
+            .await;
         (at[0].as_f64().expect("a number"), at[1].as_f64().expect("a number"))
     }
 
-    /// Uses a link, a button or a field, wherever it stands: a page that has just been opened still grows.
+    /// Uses a link, a button or a field, wherever it stands: a page that has just been opened still
+    /// grows.
     pub(crate) async fn click(&self, selector: &str) {
-        let script =
-            "const one = document.querySelector(arguments[0]); one?.focus(); one?.click(); return one !== null";
+        let script = "const one = document.querySelector(arguments[0]); one?.focus(); one?.click(); return one !== null";
         self.browser.until(&format!("{selector} can be clicked"), script, &[json!(selector)]).await;
     }
 
-    /// Clicks with the mouse on what is drawn at the middle of an element. The page must have come to rest.
+    /// Clicks with the mouse on what is drawn at the middle of an element. The page must have come
+    /// to rest.
     pub(crate) async fn point(&self, selector: &str) {
         let (x, y) = self.middle(selector).await;
         self.browser.click(x, y).await;
     }
 
-    /// What the browser complained of: errors in scripts, and what the page's policy stopped. What the proxy does not answer
-    /// is no error of the page.
+    /// What the browser complained of: errors in scripts, and what the page's policy stopped. What
+    /// the proxy does not answer is no error of the page.
     pub(crate) async fn complaints(&self) -> Vec<String> {
         let log = self.browser.log().await;
         log.into_iter().filter(|line| !line.starts_with("network: ")).collect()
@@ -89,8 +98,7 @@ impl Page {
 
     /// Whether nothing is wider than the window.
     pub(crate) async fn fits(&self) -> bool {
-        let script =
-            "return document.documentElement.scrollWidth <= innerWidth && document.body.scrollWidth <= innerWidth";
+        let script = "return document.documentElement.scrollWidth <= innerWidth && document.body.scrollWidth <= innerWidth";
         self.browser.run(script, &[]).await == Value::Bool(true)
     }
 }

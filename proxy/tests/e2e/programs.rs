@@ -19,13 +19,16 @@ pub(crate) struct Etcdctl {
 }
 
 impl Etcdctl {
-    /// `etcdctl lock NAME -- sh …`, the shell being a master that says which key and revision it was handed.
+    /// `etcdctl lock NAME -- sh …`, the shell being a master that says which key and revision it
+    /// was handed.
     pub(crate) fn lock(etcd: &Etcd, name: &str) -> Etcdctl {
         let scratch = Scratch::new();
         let held = scratch.path().join("held");
         std::fs::write(&held, "").unwrap();
-        let master =
-            format!("echo \"$ETCD_LOCK_KEY $ETCD_LOCK_REV\"; while [ -e {} ]; do sleep 0.02; done", held.display());
+        let master = format!(
+            "echo \"$ETCD_LOCK_KEY $ETCD_LOCK_REV\"; while [ -e {} ]; do sleep 0.02; done",
+            held.display()
+        );
         Etcdctl::start(etcd, scratch, &["lock", name, "--", "sh", "-c", &master])
     }
 
@@ -65,7 +68,8 @@ pub(crate) fn lease_of(key: &str) -> &str {
     key.rsplit('/').next().unwrap()
 }
 
-/// For how long a program may run that has work to do: `promtool` takes 3 s of a CPU for the rules of alerts, which others use, too.
+/// For how long a program may run that has work to do: `promtool` takes 3 s of a CPU for the rules
+/// of alerts, which others use, too.
 const RUN_PATIENCE: Duration = PATIENCE.saturating_mul(4);
 
 /// Runs a program to its end, which must come in time.
@@ -75,7 +79,9 @@ pub(crate) async fn run(program: &str, arguments: &[&str]) -> Output {
     let output = tokio::time::timeout(RUN_PATIENCE, command.output()).await;
     output
         .unwrap_or_else(|_| panic!("{program} {arguments:?} did not end within {RUN_PATIENCE:?}"))
-        .unwrap_or_else(|error| panic!("{program} cannot be started ({error}): run bin/install-tools test"))
+        .unwrap_or_else(|error| {
+            panic!("{program} cannot be started ({error}): run bin/install-tools test")
+        })
 }
 
 /// What a program printed, if it ended well.
@@ -83,14 +89,19 @@ pub(crate) async fn printed(program: &str, arguments: &[&str]) -> String {
     let output = run(program, arguments).await;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?} ended with {}: {text}{errors}", output.status);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?} ended with {}: {text}{errors}",
+        output.status
+    );
     text
 }
 
 /// Runs one of the scripts beside these tests with the Python that has gRPC and websockets.
 pub(crate) async fn python(script: &str, arguments: &[&str]) -> String {
     let (python, script) = (python_binary(), script_path(script));
-    let arguments: Vec<&str> = std::iter::once(script.to_str().unwrap()).chain(arguments.iter().copied()).collect();
+    let arguments: Vec<&str> =
+        std::iter::once(script.to_str().unwrap()).chain(arguments.iter().copied()).collect();
     printed(python.to_str().unwrap(), &arguments).await
 }
 
@@ -98,7 +109,8 @@ pub(crate) async fn python(script: &str, arguments: &[&str]) -> String {
 pub(crate) async fn yaml(path: &str) -> serde_json::Value {
     let reader = "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
     let file = workspace().join(path);
-    let text = printed(python_binary().to_str().unwrap(), &["-c", reader, file.to_str().unwrap()]).await;
+    let text =
+        printed(python_binary().to_str().unwrap(), &["-c", reader, file.to_str().unwrap()]).await;
     serde_json::from_str(&text).unwrap()
 }
 

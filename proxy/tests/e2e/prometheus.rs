@@ -17,18 +17,25 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it and waits until it has scraped. It looks more often than in the file: a test has less time.
+    /// Starts it and waits until it has scraped. It looks more often than in the file: a test has
+    /// less time.
     pub(crate) async fn scraping(admin: SocketAddr) -> Prometheus {
         let (scratch, port) = (Scratch::new(), FreePort::reserve());
         let folder = workspace().join("deploy/prometheus");
         let written = std::fs::read_to_string(folder.join("prometheus.yml")).unwrap();
-        let config = written.replace("127.0.0.1:9901", &admin.to_string()).replace("interval: 5s", "interval: 250ms");
+        let config = written
+            .replace("127.0.0.1:9901", &admin.to_string())
+            .replace("interval: 5s", "interval: 250ms");
         let file = scratch.path().join("prometheus.yml");
         std::fs::write(&file, config).unwrap();
         let rules = "fencepost.rules.yml";
         std::fs::copy(folder.join(rules), scratch.path().join(rules)).unwrap();
         let mut command = Command::new("prometheus");
-        command.arg("--config.file").arg(&file).arg("--storage.tsdb.path").arg(scratch.path().join("data"));
+        command
+            .arg("--config.file")
+            .arg(&file)
+            .arg("--storage.tsdb.path")
+            .arg(scratch.path().join("data"));
         command.arg("--web.listen-address").arg(port.address().to_string());
         let mut process = Process::start(&command, &scratch.path().join("log"));
         eventually("Prometheus is ready", async || {
@@ -56,16 +63,23 @@ impl Prometheus {
         series.first().map(|series| series["value"][1].as_str().unwrap().parse().unwrap())
     }
 
-    /// Name and state of each alert: `inactive`, `pending` or `firing`. All rules have been evaluated, without an error.
+    /// Name and state of each alert: `inactive`, `pending` or `firing`. All rules have been
+    /// evaluated, without an error.
     pub(crate) async fn alerts(&self) -> Vec<(String, String)> {
         eventually("the rules are evaluated", async || {
             let groups = self.ask("rules").await;
             let groups = groups["groups"].as_array()?;
-            let rules: Vec<&Value> = groups.iter().filter_map(|group| group["rules"].as_array()).flatten().collect();
-            assert!(!rules.is_empty() && rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
+            let rules: Vec<&Value> =
+                groups.iter().filter_map(|group| group["rules"].as_array()).flatten().collect();
+            assert!(
+                !rules.is_empty() && rules.iter().all(|rule| rule["health"] != "err"),
+                "{rules:?}"
+            );
             let told = |rule: &Value, key: &str| rule[key].as_str().unwrap().to_owned();
             let evaluated = rules.iter().all(|rule| rule["health"] == "ok");
-            evaluated.then(|| rules.iter().map(|rule| (told(rule, "name"), told(rule, "state"))).collect())
+            evaluated.then(|| {
+                rules.iter().map(|rule| (told(rule, "name"), told(rule, "state"))).collect()
+            })
         })
         .await
     }

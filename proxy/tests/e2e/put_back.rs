@@ -1,6 +1,8 @@
 //! A source that was taken out, that nobody used for a time, and that is put back.
 
-use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch, until};
+use fencepost_tests::{
+    Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch, until,
+};
 
 use crate::fencepost::{Config, Route};
 use crate::refusal::reason;
@@ -86,12 +88,17 @@ async fn a_store_that_went_back_while_unused_is_not_believed() {
         accept(&scene, "nothing is changed").await;
         scene.fence.reloads(&scene.config).await;
         scene.admits("/k/", &old).await;
-        // What was accepted stays accepted, and is not held against what an earlier process has seen.
+        // What was accepted stays accepted, and is not held against what an earlier process has
+        // seen.
         scene.take_source_out().await;
         scene.fence.reloads(&scene.config).await;
         scene.admits("/k/", &old).await;
         let answer = scene.send(Ask::post("/k/").under(&lost)).await;
-        assert!(matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision")), "{}", answer.text());
+        assert!(
+            matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision")),
+            "{}",
+            answer.text()
+        );
         assert_eq!(scene.fence.metric("fencepost_source_regressed{source=\"main\"}").await, 0.0);
         if remembers {
             assert!(scene.fence.terminate().await.success());
@@ -115,8 +122,10 @@ async fn a_source_that_is_put_back_keeps_its_cluster() {
     scene.take_source_out().await;
     let said = refused(&scene, &there).await.text();
     let (_, ids) = said.split_once(" belongs to cluster ").unwrap_or_else(|| panic!("{said}"));
-    let (found, pinned) = ids.trim().split_once(", not to the pinned cluster ").unwrap_or_else(|| panic!("{said}"));
-    let of_cluster = |config: &Config, id: &str| config.clone().source(&format!("cluster_id = {id:?}"));
+    let (found, pinned) =
+        ids.trim().split_once(", not to the pinned cluster ").unwrap_or_else(|| panic!("{said}"));
+    let of_cluster =
+        |config: &Config, id: &str| config.clone().source(&format!("cluster_id = {id:?}"));
 
     scene.fence.reloads(&of_cluster(&there, found)).await;
     scene.admits("/k/", &impostor).await;
@@ -146,10 +155,13 @@ async fn another_cluster_of_a_source_has_to_be_accepted() {
         scene.admits("/k/", &tenure).await;
         let other = Etcd::start(EtcdVersion::V3_5).await;
         let elsewhere = Store::of(&other).await.hold(LOCK, "shard-9").await;
-        let other_revision =
-            |holder: &Tenure| if holder.owner == "shard-1" { elsewhere.revision } else { tenure.revision };
-        let of_cluster = |config: &Config, id: &str| config.clone().source(&format!("cluster_id = {id:?}"));
-        let there = of_cluster(&here.clone().endpoints(&[other.endpoint()]), &cluster_id(&other).await);
+        let other_revision = |holder: &Tenure| {
+            if holder.owner == "shard-1" { elsewhere.revision } else { tenure.revision }
+        };
+        let of_cluster =
+            |config: &Config, id: &str| config.clone().source(&format!("cluster_id = {id:?}"));
+        let there =
+            of_cluster(&here.clone().endpoints(&[other.endpoint()]), &cluster_id(&other).await);
         let here = of_cluster(&here, &cluster_id(&scene.etcd).await);
         for (file, holder) in [(&there, &elsewhere), (&here, &tenure), (&there, &elsewhere)] {
             scene.take_source_out().await;
@@ -157,10 +169,17 @@ async fn another_cluster_of_a_source_has_to_be_accepted() {
             let reloaded = scene.fence.reload(file).await;
             let is_above = holder.revision > other_revision(holder);
             assert_eq!(reloaded.status, if is_above { 200 } else { 422 }, "{}", reloaded.text());
-            assert!(is_above || reloaded.text().contains("accept-regression"), "{}", reloaded.text());
+            assert!(
+                is_above || reloaded.text().contains("accept-regression"),
+                "{}",
+                reloaded.text()
+            );
             accept(&scene, "is accepted").await;
             scene.fence.reloads(file).await;
-            until("the holder gets in", async || scene.send(Ask::post("/k/").under(holder)).await.status == 200).await;
+            until("the holder gets in", async || {
+                scene.send(Ask::post("/k/").under(holder)).await.status == 200
+            })
+            .await;
         }
         // The next process knows it so.
         scene.config = there;

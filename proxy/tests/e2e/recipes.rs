@@ -1,5 +1,5 @@
-//! The recipes of `recipes/`, each run as its page has it: its master writes, loses its lock while a write is under way, and that
-//! write is refused when it arrives at last.
+//! The recipes of `recipes/`, each run as its page has it: its master writes, loses its lock while
+//! a write is under way, and that write is refused when it arrives at last.
 
 mod kubernetes;
 mod master;
@@ -28,7 +28,8 @@ fn script(name: &str) -> Command {
 
 #[tokio::test]
 async fn late_writes_under_locks_of_the_shell_are_refused() {
-    let recipes = [("etcdctl lock", "etcdctl-lock"), ("etcdctl elect", "etcdctl-elect"), ("curl", "gateway")];
+    let recipes =
+        [("etcdctl lock", "etcdctl-lock"), ("etcdctl elect", "etcdctl-elect"), ("curl", "gateway")];
     for (recipe, name) in recipes {
         Recipe::new(recipe, ANY).play(|_| script(&format!("shell/{name}.sh"))).await;
     }
@@ -39,7 +40,12 @@ async fn a_masters_work_ends_before_its_lock_is_anothers() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     // Each call of the shell's takes 2 s: it may take 3.
     tokio::join!(
-        is_ended_in_time(&etcd, script("shell/gateway.sh"), "/shards/1/lock", Duration::from_millis(1000)),
+        is_ended_in_time(
+            &etcd,
+            script("shell/gateway.sh"),
+            "/shards/1/lock",
+            Duration::from_millis(1000)
+        ),
         is_ended_in_time(&etcd, python_master(), "shard-2", Duration::ZERO),
     );
 }
@@ -48,11 +54,16 @@ async fn a_masters_work_ends_before_its_lock_is_anothers() {
 async fn is_ended_in_time(etcd: &Etcd, command: Command, lock: &str, away: Duration) {
     let relay = Relay::before(etcd).await;
     relay.delay(away).await;
-    let (mut master, job) = at_work(etcd, &format!("http://{}", relay.address()), command, lock).await;
+    let (mut master, job) =
+        at_work(etcd, &format!("http://{}", relay.address()), command, lock).await;
     relay.freeze().await;
     is_over(job, &master).await;
     let stands = etcd.etcdctl(&["get", "--prefix", "", "--keys-only"]).await;
-    assert!(stands.lines().any(|key| key.ends_with(lock)), "{lock} could be another's: {}", master.log());
+    assert!(
+        stands.lines().any(|key| key.ends_with(lock)),
+        "{lock} could be another's: {}",
+        master.log()
+    );
     assert!(!master.status().await.success(), "{lock}: {}", master.log());
 }
 
@@ -60,7 +71,8 @@ async fn is_ended_in_time(etcd: &Etcd, command: Command, lock: &str, away: Durat
 async fn ending_a_script_ends_what_its_master_has_begun() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     for (number, name) in ["shell/gateway.sh", "shell/etcdctl-elect.sh"].into_iter().enumerate() {
-        let (mut master, job) = at_work(&etcd, &etcd.endpoint(), script(name), &format!("/shards/{number}/lock")).await;
+        let (mut master, job) =
+            at_work(&etcd, &etcd.endpoint(), script(name), &format!("/shards/{number}/lock")).await;
         master.terminate();
         is_over(job, &master).await;
         assert!(!master.status().await.success(), "{name}: {}", master.log());
@@ -117,7 +129,9 @@ async fn the_go_master_passes_its_own_test() {
 
 async fn go_masters() -> PathBuf {
     let (page, program) = (section("Go Mutex"), workspace().join("target/tools/go-masters"));
-    let build = page.lines().find_map(|line| line.strip_prefix("GO111MODULE=off GOPATH=/usr/share/gocode go "));
+    let build = page
+        .lines()
+        .find_map(|line| line.strip_prefix("GO111MODULE=off GOPATH=/usr/share/gocode go "));
     let build = build.expect("the page says how to build it").replace("masters", &text(&program));
     go(&build.split(' ').collect::<Vec<_>>()).await;
     program
@@ -129,7 +143,8 @@ async fn go(arguments: &[&str]) {
     let set = |name: &str, value: &Path| format!("{name}={}", text(value));
     let (folder, path) = (text(&workspace().join("recipes/go")), set("GOPATH", &tools.join("go")));
     let cache = set("GOCACHE", &tools.join("go-cache"));
-    printed("env", &[&["-C", &folder, "GO111MODULE=off", &path, &cache, "go"], arguments].concat()).await;
+    printed("env", &[&["-C", &folder, "GO111MODULE=off", &path, &cache, "go"], arguments].concat())
+        .await;
 }
 
 fn text(path: &Path) -> String {
@@ -138,7 +153,11 @@ fn text(path: &Path) -> String {
 
 #[tokio::test]
 async fn a_late_write_under_a_lock_of_etcd3gw_is_refused() {
-    Recipe::new("Python etcd3gw", "shard-2").of_one_process().that_goes_by_the_clock().play(|_| python_master()).await;
+    Recipe::new("Python etcd3gw", "shard-2")
+        .of_one_process()
+        .that_goes_by_the_clock()
+        .play(|_| python_master())
+        .await;
 }
 
 fn python_master() -> Command {
@@ -164,7 +183,8 @@ async fn a_master_whose_lease_ends_while_it_waits_for_a_job_ends() {
         (go, "/shards/3/lock"),
         (script("shell/gateway.sh"), "/shards/4/lock"),
     ];
-    let mut masters = commands.map(|(command, lock)| Master::start(command, &etcd, lock, "shard", &address));
+    let mut masters =
+        commands.map(|(command, lock)| Master::start(command, &etcd, lock, "shard", &address));
     for master in &mut masters {
         master.give("one");
         master.until_done("one").await;
@@ -184,8 +204,9 @@ fn node_master() -> Command {
     // Node looks for packages beside the script; once, since another test's Node may be reading it.
     static SCRIPT: LazyLock<PathBuf> = LazyLock::new(|| {
         let script = workspace().join("target/tools/node/master.js");
-        std::fs::copy(workspace().join("recipes/node/master.js"), &script)
-            .unwrap_or_else(|error| panic!("{}: {error}: run bin/install-tools test", script.display()));
+        std::fs::copy(workspace().join("recipes/node/master.js"), &script).unwrap_or_else(
+            |error| panic!("{}: {error}: run bin/install-tools test", script.display()),
+        );
         script
     });
     let mut command = Command::new("node");
@@ -202,16 +223,19 @@ async fn a_late_write_under_patronis_leader_key_is_refused() {
         let line = page.lines().find_map(|line| line.trim_start().strip_prefix(begins));
         line.unwrap_or_else(|| panic!("the page has a line {begins}"))
     };
-    let install = installed(line("install ")).replace("recipes/", &format!("{}/", text(&workspace().join("recipes"))));
+    let install = installed(line("install "))
+        .replace("recipes/", &format!("{}/", text(&workspace().join("recipes"))));
     printed("install", &install.split(' ').collect::<Vec<_>>()).await;
     let callback = installed(line("on_role_change: "));
-    let variables = line("Environment=").split(' ').map(|one| one.split_once('=').unwrap().0.to_owned());
+    let variables =
+        line("Environment=").split(' ').map(|one| one.split_once('=').unwrap().0.to_owned());
     let variables: Vec<String> = variables.collect();
     let member = workspace().join("proxy/tests/clients/patroni_member.py");
     let command = |etcd: &str| {
         let mut command = Command::new(python_binary());
         // What is not given to every recipe's master, and has its value from the member.
-        command.envs(variables.iter().filter(|name| *name == "PATRONI_NAME").map(|name| (name, "")));
+        command
+            .envs(variables.iter().filter(|name| *name == "PATRONI_NAME").map(|name| (name, "")));
         command.arg(&member).args([etcd.trim_start_matches("http://"), "main"]).arg(&callback);
         command
     };
@@ -220,10 +244,15 @@ async fn a_late_write_under_patronis_leader_key_is_refused() {
     // Without one of them it says which.
     for missing in &variables {
         let mut command = Command::new(&callback);
-        command.args(["on_role_change", "primary", "main"]).envs(variables.iter().map(|name| (name, "x")));
+        command
+            .args(["on_role_change", "primary", "main"])
+            .envs(variables.iter().map(|name| (name, "x")));
         let output = command.env_remove(missing).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(&format!("{missing} has to be in Patroni's environment")), "{missing}: {said}");
+        assert!(
+            said.contains(&format!("{missing} has to be in Patroni's environment")),
+            "{missing}: {said}"
+        );
     }
     assert_eq!(variables, ["ETCD", "PATRONI_NAME", "WORKER", "JOBS"]);
 }
@@ -245,7 +274,10 @@ fn every_recipe_has_its_section_and_says_whether_it_is_run() {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let (name, layout, run) = (&cells[1][1..cells[1].find(']').unwrap()], cells[2], cells[6]);
         let lock = Recipe::new(name, ANY).lock().to_owned();
-        assert!(lock.ends_with(&format!("layout = {}", layout.replace('`', "\""))), "{name}: {lock}");
+        assert!(
+            lock.ends_with(&format!("layout = {}", layout.replace('`', "\""))),
+            "{name}: {lock}"
+        );
         assert_eq!(run.starts_with("yes"), name != "jetcd", "{name}: {run}");
     }
 }

@@ -30,15 +30,16 @@ const REASONS: [(&str, u16, u16, &str); 15] = [
 const HEADERS: &str = "content-type content-length cache-control date connection fence-reason \
     fence-decision retry-after grpc-status grpc-message";
 
-const FIELDS: [&str; 9] = ["type", "title", "status", "detail", "reason", "action", "lock", "decision", "forwarded"];
+const FIELDS: [&str; 9] =
+    ["type", "title", "status", "detail", "reason", "action", "lock", "decision", "forwarded"];
 
 /// Why a request was refused; `None` if it was not.
 pub(crate) fn reason(response: &Response) -> Option<&str> {
     response.header("fence-reason")
 }
 
-/// The request was refused for that reason, and the refusal is what the contract says: status, headers, body, and nothing
-/// of the tenure that holds the lock at `present`.
+/// The request was refused for that reason, and the refusal is what the contract says: status,
+/// headers, body, and nothing of the tenure that holds the lock at `present`.
 #[track_caller]
 pub(crate) fn assert_refused<'a>(
     response: &Response,
@@ -52,7 +53,8 @@ pub(crate) fn assert_refused<'a>(
     let decision = assert_head(response, reason, action);
     let body: Value = serde_json::from_slice(&response.body)
         .unwrap_or_else(|error| panic!("{reason}: {error} in {}", response.text()));
-    let fields: BTreeSet<&str> = body.as_object().expect("an object").keys().map(String::as_str).collect();
+    let fields: BTreeSet<&str> =
+        body.as_object().expect("an object").keys().map(String::as_str).collect();
     assert_eq!(fields, BTreeSet::from(FIELDS), "{body}");
     assert_eq!(body["type"], format!("urn:fencepost:reason:{reason}"));
     assert_eq!(body["status"], status);
@@ -75,7 +77,11 @@ pub(crate) fn assert_refused_grpc(response: &Response, reason: &str) {
     let (_, _, grpc_status, action) = expected(response, reason);
     assert_eq!(response.status, 200, "{reason}: {response:?}");
     assert_eq!(response.header("content-type"), Some("application/grpc"), "{response:?}");
-    assert_eq!(response.header("grpc-status"), Some(grpc_status.to_string().as_str()), "{response:?}");
+    assert_eq!(
+        response.header("grpc-status"),
+        Some(grpc_status.to_string().as_str()),
+        "{response:?}"
+    );
     assert_eq!(response.header("grpc-message"), Some(reason), "{response:?}");
     assert_head(response, reason, action);
     assert!(response.body.is_empty(), "{response:?}");
@@ -92,7 +98,8 @@ pub(crate) fn assert_refused_head(response: &Response, reason: &str) {
 
 #[track_caller]
 fn expected(response: &Response, reason: &str) -> (&'static str, u16, u16, &'static str) {
-    let known = REASONS.into_iter().find(|(name, ..)| *name == reason).expect("a reason of the contract");
+    let known =
+        REASONS.into_iter().find(|(name, ..)| *name == reason).expect("a reason of the contract");
     assert_eq!(response.header("fence-reason"), Some(reason), "{response:?} {}", response.text());
     known
 }
@@ -106,7 +113,10 @@ fn assert_head(response: &Response, reason: &str, action: &str) -> String {
         _ => assert_eq!(retry, None, "{reason}: {response:?}"),
     }
     for name in response.headers.keys() {
-        assert!(HEADERS.split_whitespace().any(|known| known == name), "{reason}: {name} in {response:?}");
+        assert!(
+            HEADERS.split_whitespace().any(|known| known == name),
+            "{reason}: {name} in {response:?}"
+        );
     }
     assert!(response.trailers.is_empty(), "{response:?}");
     let decision = response.header("fence-decision").expect("a refusal has an id");
@@ -122,13 +132,18 @@ fn assert_hidden(response: &Response, body: &Value, present: &Tenure) {
         // These have numbers of their own.
         !["date", "content-length", "fence-decision", "retry-after"].contains(&name.as_str())
     });
-    let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
-    let fields =
-        body.as_object().unwrap().iter().filter(|(name, _)| !["status", "decision", "lock"].contains(&name.as_str()));
+    let headers =
+        headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
+    let fields = body
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(name, _)| !["status", "decision", "lock"].contains(&name.as_str()));
     let fields = fields.map(|(name, value)| (name.clone(), value.to_string()));
     for (name, text) in headers.chain(fields) {
         assert!(!text.contains(&present.owner), "{name} names the owner: {text}");
-        let tells = text.split(|letter: char| !letter.is_ascii_digit()).any(|number| number == revision);
+        let tells =
+            text.split(|letter: char| !letter.is_ascii_digit()).any(|number| number == revision);
         assert!(!tells, "{name} tells the revision {revision}: {text}");
     }
 }

@@ -13,10 +13,12 @@ use crate::scene::{Ask, Line, Scene};
 use crate::store::Tenure;
 
 fn route(name: &str, mode: &str) -> Route {
-    Route::new(name, &format!("/{name}/"), &format!("key = \"/{name}\"")).with(&format!("mode = {mode:?}"))
+    Route::new(name, &format!("/{name}/"), &format!("key = \"/{name}\""))
+        .with(&format!("mode = {mode:?}"))
 }
 
-/// One connection's requests, one after the other, until it is told to stop: how many got which status.
+/// One connection's requests, one after the other, until it is told to stop: how many got which
+/// status.
 struct Caller {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU32>,
@@ -79,7 +81,8 @@ async fn a_file_edited_under_load_turns_one_route_to_enforce() {
     }
     for (name, who, caller) in callers {
         let answers = caller.stop().await;
-        let refused_from = answers.iter().position(|status| *status == 412).unwrap_or(answers.len());
+        let refused_from =
+            answers.iter().position(|status| *status == 412).unwrap_or(answers.len());
         let (forwarded, refused) = answers.split_at(refused_from);
         assert!(forwarded.iter().all(|status| *status == 200), "{name}, {who}: {answers:?}");
         assert!(refused.iter().all(|status| *status == 412), "{name}, {who}: {answers:?}");
@@ -92,7 +95,10 @@ async fn a_file_edited_under_load_turns_one_route_to_enforce() {
     }
     scene.fence.until_log("configuration reloaded").await;
     let log = scene.fence.log();
-    let line = log.lines().find(|line| line.contains("configuration reloaded")).unwrap_or_else(|| panic!("{log}"));
+    let line = log
+        .lines()
+        .find(|line| line.contains("configuration reloaded"))
+        .unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains("generation=2 changed=route.turns.mode: shadow → enforce"), "{line}");
     scene.finish().await;
 }
@@ -114,8 +120,11 @@ async fn a_wrong_file_is_explained_and_the_old_one_stays() {
     let mut scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
     let tenure = scene.store.hold("/one", "shard-1").await;
     let file = scene.fence.file().display().to_string();
-    let wrong =
-        scene.config.toml().replace("[limits]\n", "[limits]\nconfirm_timeout = \"1 h\"\n").replace("mode", "mood");
+    let wrong = scene
+        .config
+        .toml()
+        .replace("[limits]\n", "[limits]\nconfirm_timeout = \"1 h\"\n")
+        .replace("mode", "mood");
     std::fs::write(&file, wrong).unwrap();
 
     let answer = scene.fence.admin("POST", "/reload").await;
@@ -128,7 +137,10 @@ async fn a_wrong_file_is_explained_and_the_old_one_stays() {
         "route.one.mood: unknown key; did you mean \"mode\"?",
     ] {
         for text in [answer.text(), scene.fence.log()] {
-            let line = text.lines().find(|line| line.contains(problem)).unwrap_or_else(|| panic!("{text}"));
+            let line = text
+                .lines()
+                .find(|line| line.contains(problem))
+                .unwrap_or_else(|| panic!("{text}"));
             assert!(line.contains(&format!("{file}:")), "{line}");
         }
     }
@@ -142,12 +154,18 @@ async fn a_wrong_file_is_explained_and_the_old_one_stays() {
     let since = scene.fence.metric("fencepost_config_last_success_timestamp_seconds").await;
     let mended = scene.config.clone().limit("confirm_timeout = \"1s\"");
     scene.fence.reloads(&mended).await;
-    assert_eq!(scene.fence.metric("fencepost_config_reloads_total{outcome=\"applied\"}").await, 1.0);
+    assert_eq!(
+        scene.fence.metric("fencepost_config_reloads_total{outcome=\"applied\"}").await,
+        1.0
+    );
     assert!(scene.fence.metric("fencepost_config_last_success_timestamp_seconds").await > since);
     assert_eq!(scene.fence.metric("fencepost_config_rejected").await, 0.0);
     std::fs::write(&file, format!("# The same.\n{}", mended.toml())).unwrap();
     let answer = scene.fence.admin("POST", "/reload").await;
-    assert_eq!((answer.status, answer.text().as_str()), (200, "unchanged: generation 2 stays in force\n"));
+    assert_eq!(
+        (answer.status, answer.text().as_str()),
+        (200, "unchanged: generation 2 stays in force\n")
+    );
     scene.admits("/one/x", &tenure).await;
     scene.finish().await;
 }
@@ -180,22 +198,34 @@ async fn what_takes_a_restart_is_refused_as_a_whole_and_named() {
         "limits.tracked_locks_max: 100000 → 7",
         "source.main.cluster_id: none → 1",
     ] {
-        let line = text.lines().find(|line| line.contains(key)).unwrap_or_else(|| panic!("{key} in {text}"));
+        let line = text
+            .lines()
+            .find(|line| line.contains(key))
+            .unwrap_or_else(|| panic!("{key} in {text}"));
         assert!(line.ends_with(" needs a restart"), "{line}");
         let file = scene.fence.file();
-        let place = line.strip_prefix(&format!("{}:", file.display())).unwrap_or_else(|| panic!("{line}"));
-        assert!(place.split_once(": ").is_some_and(|(line, _)| line.parse::<u32>().is_ok()), "{line}");
+        let place =
+            line.strip_prefix(&format!("{}:", file.display())).unwrap_or_else(|| panic!("{line}"));
+        assert!(
+            place.split_once(": ").is_some_and(|(line, _)| line.parse::<u32>().is_ok()),
+            "{line}"
+        );
     }
     assert_eq!(text.lines().count(), 8, "{text}");
     assert!(!text.contains("mode"), "{text}");
-    assert_eq!(scene.send(Ask::post("/one/x").token("nobody", "1")).await.status, 200, "it only watches, as before");
+    assert_eq!(
+        scene.send(Ask::post("/one/x").token("nobody", "1")).await.status,
+        200,
+        "it only watches, as before"
+    );
     scene.finish().await;
 }
 
 /// Kubernetes writes a ConfigMap beside the old one and moves a link.
 #[tokio::test]
 async fn a_link_that_is_moved_to_another_file_is_a_change() {
-    let (scene, folder) = (Scene::open(EtcdVersion::V3_5, &[route("one", "shadow")]).await, Scratch::new());
+    let (scene, folder) =
+        (Scene::open(EtcdVersion::V3_5, &[route("one", "shadow")]).await, Scratch::new());
     let write = |version: &str, config: &Config| {
         std::fs::create_dir(folder.path().join(version)).unwrap();
         std::fs::write(folder.path().join(version).join("fencepost.toml"), config.toml()).unwrap();
@@ -222,8 +252,11 @@ async fn a_link_that_is_moved_to_another_file_is_a_change() {
 async fn without_a_file_there_is_nothing_to_reload() {
     let scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
     let (etcd, upstream) = (scene.etcd.endpoint(), scene.worker.endpoint().to_string());
-    let arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", &upstream];
-    let mut fence = Fencepost::launch_with(&[&arguments[..], &["--etcd", &etcd, "--lock", "/one"]].concat()).await;
+    let arguments =
+        ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", &upstream];
+    let mut fence =
+        Fencepost::launch_with(&[&arguments[..], &["--etcd", &etcd, "--lock", "/one"]].concat())
+            .await;
     fence.wait_until_ready().await;
     fence.process().hang_up();
     fence.until_log("there is nothing to reload").await;
@@ -237,7 +270,8 @@ async fn without_a_file_there_is_nothing_to_reload() {
 
 #[tokio::test]
 async fn routes_that_are_added_and_removed_are_there_and_gone() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[route("old", "enforce"), route("both", "enforce")]).await;
+    let scene =
+        Scene::open(EtcdVersion::V3_5, &[route("old", "enforce"), route("both", "enforce")]).await;
     let holds = async |name: &str| scene.store.hold(&format!("/{name}"), "shard-1").await;
     let (old, both, new) = (holds("old").await, holds("both").await, holds("new").await);
     let mut line = scene.line().await;
@@ -251,17 +285,25 @@ async fn routes_that_are_added_and_removed_are_there_and_gone() {
     scene.fence.until_log("no route takes the request").await;
     let log = scene.fence.log();
     let logged = log.lines().find(|line| line.contains("no route takes the request")).unwrap();
-    for told in "INFO no-route host=\"localhost\" path=\"/new/x\" method=\"POST\" client=127.0.0.1:".split(' ') {
+    for told in "INFO no-route host=\"localhost\" path=\"/new/x\" method=\"POST\" client=127.0.0.1:"
+        .split(' ')
+    {
         assert!(logged.contains(told), "{told} is not in {logged}");
     }
-    scene.fence.reloads(&scene.config.clone().routes(&[route("both", "enforce"), route("new", "enforce")])).await;
+    scene
+        .fence
+        .reloads(&scene.config.clone().routes(&[route("both", "enforce"), route("new", "enforce")]))
+        .await;
     no_route("/old/x").await;
     assert_eq!(line.send(Ask::post("/new/x").under(&new)).await.unwrap().status, 200);
     assert_eq!(line.send(Ask::post("/both/x").under(&both)).await.unwrap().status, 200);
     let changed = "changed=route.new: added; route.old: removed";
     scene.fence.until_log(changed).await;
     // What nobody names any more is read no more.
-    until("the lock is forgotten", async || scene.fence.admin("GET", "/locks//old").await.status == 404).await;
+    until("the lock is forgotten", async || {
+        scene.fence.admin("GET", "/locks//old").await.status == 404
+    })
+    .await;
     scene.finish().await;
 }
 
@@ -282,7 +324,11 @@ async fn many_reloads_under_load_lose_and_leave_nothing() {
          upstream = {upstream:?}\nlock = {{ source = \"more\", key = \"/more/{{n}}\" }}\n",
         scene.etcd.endpoint()
     );
-    let with_more = scene.config.clone().more(&more).routes(&[route("stays", "enforce"), route("old", "shadow")]);
+    let with_more = scene
+        .config
+        .clone()
+        .more(&more)
+        .routes(&[route("stays", "enforce"), route("old", "shadow")]);
     let some = scene.store.hold("/more/7", "shard-7").await;
     for _ in 0..20 {
         scene.fence.reloads(&with_more).await;
@@ -321,7 +367,8 @@ async fn connections_to_a_worker_are_kept_unless_they_change() {
 
 #[tokio::test]
 async fn a_file_from_a_pipe_is_read_once_and_holds_up_nobody() {
-    let (scene, folder) = (Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await, Scratch::new());
+    let (scene, folder) =
+        (Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await, Scratch::new());
     let file = folder.path().join("pipe.toml");
     make_fifo(&file);
     let (text, pipe) = (scene.config.toml(), file.clone());

@@ -1,7 +1,8 @@
 //! What becomes of locks, their gates and their sources when another configuration is put in force.
 
 use fencepost_tests::{
-    Answer, Behaviour, BodyEnd, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request, until,
+    Answer, Behaviour, BodyEnd, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request,
+    until,
 };
 use std::cell::{Cell, RefCell};
 
@@ -35,7 +36,11 @@ impl Predecessor {
     }
 
     /// The predecessor's request ends, and the successor's, begun before, only after it.
-    async fn lets_in(self, scene: &Scene, waiting: Vec<tokio::task::JoinHandle<fencepost_tests::Response>>) {
+    async fn lets_in(
+        self,
+        scene: &Scene,
+        waiting: Vec<tokio::task::JoinHandle<fencepost_tests::Response>>,
+    ) {
         let begun = scene.worker.seen();
         assert!(!begun.iter().any(|seen| seen.path.starts_with("/next")), "{begun:#?}");
         self.latch.open();
@@ -60,7 +65,9 @@ async fn until_in_flight(scene: &Scene, requests: u32) {
 async fn a_gate_outlives_a_reload_while_a_request_is_under_way() {
     let other = Route::new("other", "/other/", r#"key = "/other""#);
     let changes: [fn(&Config, &Route) -> Vec<Config>; 3] = [
-        |config, other| vec![config.clone().routes(&[other.clone(), guarded(&["max_age = \"4s\""])])],
+        |config, other| {
+            vec![config.clone().routes(&[other.clone(), guarded(&["max_age = \"4s\""])])]
+        },
         |config, other| vec![config.clone().routes(std::slice::from_ref(other)), config.clone()],
         |config, _| vec![config.clone().without_source(), config.clone()],
     ];
@@ -91,10 +98,20 @@ fn place(fence: &Fencepost, text: &str, is_it: impl Fn(&str) -> bool) -> String 
 async fn a_lock_keeps_its_source_and_with_it_its_gate() {
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
     let predecessor = Predecessor::at_worker(&scene).await;
-    let renamed = scene.config.toml().replace("[source.main]", "[source.renamed]").replace("\"main\"", "\"renamed\"");
+    let renamed = scene
+        .config
+        .toml()
+        .replace("[source.main]", "[source.renamed]")
+        .replace("\"main\"", "\"renamed\"");
     let under_other_name = renamed.replace("name = \"k\"", "name = \"l\"");
-    let templated = renamed.replace("key = \"/k\"", "key = \"/{k}\"").replace("path = \"/\"", "path = \"/{k}/\"");
-    let without = scene.config.toml().replace("lock = {", "# lock = {").replace("path", "mode = \"off\"\npath");
+    let templated = renamed
+        .replace("key = \"/k\"", "key = \"/{k}\"")
+        .replace("path = \"/\"", "path = \"/{k}/\"");
+    let without = scene
+        .config
+        .toml()
+        .replace("lock = {", "# lock = {")
+        .replace("path", "mode = \"off\"\npath");
     let refuses = async |file: &str| {
         std::fs::write(scene.fence.file(), file).unwrap();
         let answer = scene.fence.admin("POST", "/reload").await;
@@ -155,7 +172,8 @@ async fn a_record_is_not_read_in_another_way_while_its_gate_goes_on() {
         Route::new("shards", "/shards/{shard}/", &lock)
     };
     let fixed = |lock: &str| Route::new("k", "/", &format!("key = \"/k\", {lock}"));
-    let scene = Scene::open(EtcdVersion::V3_5, &[templated("key"), fixed("layout = \"key\"")]).await;
+    let scene =
+        Scene::open(EtcdVersion::V3_5, &[templated("key"), fixed("layout = \"key\"")]).await;
     let shard = scene.store.hold("/shards/7", "shard-7").await;
     scene.admits("/shards/7/x", &shard).await;
     for (shards, k, key) in [
@@ -167,7 +185,11 @@ async fn a_record_is_not_read_in_another_way_while_its_gate_goes_on() {
         let answer = scene.fence.reload(&scene.config.clone().routes(&[shards, k])).await;
         let text = answer.text();
         assert_eq!(answer.status, 422, "{text}");
-        assert!(text.contains(&format!(".lock: the record of {key} ")) && text.contains("needs a restart"), "{text}");
+        assert!(
+            text.contains(&format!(".lock: the record of {key} "))
+                && text.contains("needs a restart"),
+            "{text}"
+        );
     }
     scene.admits("/shards/7/x", &shard).await;
     scene.finish().await;
@@ -181,8 +203,11 @@ async fn a_store_that_never_answered_does_not_stop_a_reload() {
     let nowhere = format!("http://{}", port.address());
     let config = Config::new(&[nowhere], &worker.endpoint().to_string(), &[guarded(&[])]);
     let fence = Fencepost::launch(&config).await;
-    fence.reloads(&config.clone().routes(&[guarded(&["on_unavailable = \"dangerous_admit\""])])).await;
-    let token = [("Fence-Owner", tenure.owner.as_str()), ("Fence-Revision", &tenure.revision.to_string())];
+    fence
+        .reloads(&config.clone().routes(&[guarded(&["on_unavailable = \"dangerous_admit\""])]))
+        .await;
+    let token =
+        [("Fence-Owner", tenure.owner.as_str()), ("Fence-Revision", &tenure.revision.to_string())];
     let answer = request(fence.listener.clone(), "POST", "/", &token, b"").await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
     fence.reloads(&config.endpoints(&[etcd.endpoint()])).await;
@@ -222,12 +247,16 @@ async fn a_static_lock_becomes_templated_and_keeps_its_gate() {
 
 #[tokio::test]
 async fn a_longer_orphan_timeout_is_remembered_before_its_use() {
-    let (state_dir, short) = (Scratch::new(), ["orphan_timeout = \"100ms\"", "handoff_timeout = \"200ms\""]);
+    let (state_dir, short) =
+        (Scratch::new(), ["orphan_timeout = \"100ms\"", "handoff_timeout = \"200ms\""]);
     let remember = |config: Config| config.remembering_in(&state_dir.path().join("state"));
     let mut scene = Scene::with(EtcdVersion::V3_5, &[guarded(&short)], remember).await;
     let old = scene.store.hold(LOCK, "shard-1").await;
     scene.admits("/", &old).await;
-    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&["orphan_timeout = \"1h\""])])).await;
+    scene
+        .fence
+        .reloads(&scene.config.clone().routes(&[guarded(&["orphan_timeout = \"1h\""])]))
+        .await;
     scene.admits("/", &old).await;
     scene.fence.kill();
     let new = scene.store.hold(LOCK, "shard-2").await;
@@ -247,7 +276,8 @@ async fn a_watched_request_counts_as_an_earlier_tenures() {
             Route::new("k", path, lock).with(&format!("mode = {mode:?}\n{times}"))
         };
         let scene = Scene::open(EtcdVersion::V3_5, &[route("shadow")]).await;
-        let (zombie, holder) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
+        let (zombie, holder) =
+            (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
         // The first of a template's lock is let past before the lock is at hand.
         assert_eq!(scene.send(Ask::post("/k/first").under(&holder)).await.status, 200);
         scene.until_known(LOCK, Some("shard-2")).await;
@@ -271,16 +301,22 @@ async fn a_watched_request_counts_as_an_earlier_tenures() {
 
 #[tokio::test]
 async fn an_unsent_request_is_judged_by_the_route_that_enforces() {
-    let route = |mode: &str| Route::new("k", "/{name}/", "key = \"/{name}\"").with(&format!("mode = {mode:?}"));
+    let route = |mode: &str| {
+        Route::new("k", "/{name}/", "key = \"/{name}\"").with(&format!("mode = {mode:?}"))
+    };
     let scene = Scene::open(EtcdVersion::V3_5, &[route("shadow")]).await;
-    let (zombie, holder) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
+    let (zombie, holder) =
+        (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
     // Each has a body that is not whole yet: nothing of it can have gone out.
     let mut clients = Vec::new();
     for token in [Some(&zombie), Some(&holder), None] {
-        let token = token.map(|of| format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", of.owner, of.revision));
+        let token = token
+            .map(|of| format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", of.owner, of.revision));
         let token = token.unwrap_or_default();
-        let head = format!("POST /k/late HTTP/1.1\r\nHost: a\r\n{token}Content-Length: 5\r\n\r\nwr");
-        let mut client = fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
+        let head =
+            format!("POST /k/late HTTP/1.1\r\nHost: a\r\n{token}Content-Length: 5\r\n\r\nwr");
+        let mut client =
+            fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
         client.send(head).await.unwrap();
         clients.push(client);
     }
@@ -310,7 +346,11 @@ async fn a_watched_request_counts_without_token_or_seen_end() {
         let scene = Scene::open(EtcdVersion::V3_5, &[route("shadow")]).await;
         let holder = scene.store.hold(LOCK, "shard-1").await;
         let latch = Latch::new();
-        let behaviour = if is_lost { Behaviour::Reset } else { Behaviour::Hold(latch.clone(), Answer::ok("held")) };
+        let behaviour = if is_lost {
+            Behaviour::Reset
+        } else {
+            Behaviour::Hold(latch.clone(), Answer::ok("held"))
+        };
         scene.worker.on("/k/held", behaviour);
         let sent = std::time::Instant::now();
         let held = scene.start_at_worker(Ask::post("/k/held")).await;
@@ -354,7 +394,10 @@ async fn a_source_sent_to_another_cluster_believes_nothing_there() {
     };
     let (answer, ()) = tokio::join!(trial, meanwhile);
     let said = answer.text();
-    assert!(answer.status == 422 && said.contains("source.main: reached as this configuration says, "), "{said}");
+    assert!(
+        answer.status == 422 && said.contains("source.main: reached as this configuration says, "),
+        "{said}"
+    );
     scene.admits("/", &tenure).await;
     scene.etcd.pause().await;
     eventually("what was known has aged", async || {
@@ -373,28 +416,44 @@ async fn a_source_sent_to_another_cluster_believes_nothing_there() {
 
 #[tokio::test]
 async fn watched_uploads_and_tunnels_are_cut_when_a_route_enforces() {
-    let lines = |mode| [mode, "max_age = \"1h\"", "handoff_timeout = \"1h\"", "orphan_timeout = \"300ms\""];
+    let lines =
+        |mode| [mode, "max_age = \"1h\"", "handoff_timeout = \"1h\"", "orphan_timeout = \"300ms\""];
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines("mode = \"shadow\""))]).await;
-    let (zombie, holder) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
+    let (zombie, holder) =
+        (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
     scene.until_known(LOCK, Some("shard-2")).await;
     scene.worker.on("/tunnel", Behaviour::UpgradeAndEcho);
     let token = format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", zombie.owner, zombie.revision);
-    let open = async || fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let open =
+        async || fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
     let (mut upload, mut tunnel) = (open().await, open().await);
-    let head = format!("POST /upload HTTP/1.1\r\nHost: a\r\n{token}Transfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n");
+    let head = format!(
+        "POST /upload HTTP/1.1\r\nHost: a\r\n{token}Transfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n"
+    );
     upload.send(head).await.unwrap();
-    let head = format!("GET /tunnel HTTP/1.1\r\nHost: a\r\n{token}Connection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+    let head = format!(
+        "GET /tunnel HTTP/1.1\r\nHost: a\r\n{token}Connection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
     tunnel.send(head).await.unwrap();
     assert_eq!(tunnel.head().await.unwrap().status, 101);
     let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
-    eventually("a part of the upload is there", async || of("/upload").filter(|seen| seen.body_bytes == 3)).await;
+    eventually("a part of the upload is there", async || {
+        of("/upload").filter(|seen| seen.body_bytes == 3)
+    })
+    .await;
 
     let turned = std::time::Instant::now();
-    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&lines("mode = \"enforce\""))])).await;
+    scene
+        .fence
+        .reloads(&scene.config.clone().routes(&[guarded(&lines("mode = \"enforce\""))]))
+        .await;
     let _ = upload.send("4\r\nfall\r\n0\r\n\r\n").await; // Cut or not yet: it goes nowhere.
     scene.admits("/next", &holder).await;
     assert!(turned.elapsed() >= std::time::Duration::from_millis(300), "{:?}", turned.elapsed());
-    let upload = eventually("the upload is over", async || of("/upload").filter(|seen| seen.body_end.is_some())).await;
+    let upload = eventually("the upload is over", async || {
+        of("/upload").filter(|seen| seen.body_end.is_some())
+    })
+    .await;
     assert_eq!((upload.body_bytes, upload.body_end), (3, Some(BodyEnd::Cut)));
     assert_eq!(tunnel.rest().await.unwrap_or_default(), b"", "the tunnel is closed");
     let cut = "fencepost_cut_requests_total{route=\"k\"}";
@@ -405,7 +464,8 @@ async fn watched_uploads_and_tunnels_are_cut_when_a_route_enforces() {
 #[tokio::test]
 async fn a_watched_upload_goes_on_while_its_route_watches() {
     let watching = Route::new("watching", "/watching/", r#"key = "/k""#).with("mode = \"shadow\"");
-    let enforcing = |name: &str| Route::new(name, "/", r#"key = "/k""#).with("handoff_timeout = \"200ms\"");
+    let enforcing =
+        |name: &str| Route::new(name, "/", r#"key = "/k""#).with("handoff_timeout = \"200ms\"");
     let scene = Scene::open(EtcdVersion::V3_5, &[watching.clone(), enforcing("one")]).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
     scene.until_known(LOCK, Some("shard-1")).await;
@@ -425,12 +485,14 @@ async fn a_watched_upload_goes_on_while_its_route_watches() {
 async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
     for key in ["/k", "/{name}"] {
         let route = |max_age: &str| {
-            Route::new("k", "/{name}/", &format!("key = {key:?}")).with(&format!("max_age = {max_age:?}"))
+            Route::new("k", "/{name}/", &format!("key = {key:?}"))
+                .with(&format!("max_age = {max_age:?}"))
         };
         let scene = Scene::open(EtcdVersion::V3_5, &[route("1h")]).await;
         let tenure = scene.store.hold(LOCK, "shard-1").await;
         scene.admits("/k/x", &tenure).await;
-        let age = async || scene.fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
+        let age =
+            async || scene.fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
         until("the news grow old", async || age().await > 0.5).await;
         scene.fence.reloads(&scene.config.clone().routes(&[route("500ms")])).await;
         until("the news are young", async || age().await < 0.3).await;
@@ -441,7 +503,10 @@ async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
 /// What `/metrics` has of a route.
 async fn series_of(scene: &Scene, route: &str) -> Vec<String> {
     let text = scene.fence.admin("GET", "/metrics").await.text();
-    text.lines().filter(|line| line.contains(&format!("route=\"{route}\""))).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| line.contains(&format!("route=\"{route}\"")))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[tokio::test]
@@ -455,7 +520,8 @@ async fn a_source_that_does_not_answer_is_not_added() {
         relay.address(),
         scene.worker.endpoint().to_string(),
     );
-    let with_more = scene.config.clone().more(&more).routes(&[Route::new("k", "/k/", r#"key = "/k""#)]);
+    let with_more =
+        scene.config.clone().more(&more).routes(&[Route::new("k", "/k/", r#"key = "/k""#)]);
     relay.freeze().await;
     let hasty = with_more.clone().limit("confirm_timeout = \"1s\"");
     let rejected = scene.fence.reload(&hasty).await;
@@ -464,13 +530,18 @@ async fn a_source_that_does_not_answer_is_not_added() {
     assert!(rejected.text().contains(&format!("{place}: source.more: ")), "{}", rejected.text());
     assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
     scene.admits("/k/x", &tenure).await;
-    assert_eq!(series_of(&scene, "more").await, Vec::<String>::new(), "of what was rejected nothing is shown");
+    assert_eq!(
+        series_of(&scene, "more").await,
+        Vec::<String>::new(),
+        "of what was rejected nothing is shown"
+    );
 
     relay.restore().await;
     scene.fence.reloads(&with_more.limit("confirm_timeout = \"10s\"")).await;
     assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
     let series = series_of(&scene, "more").await;
-    let admits = r#"fencepost_requests_total{mode="enforce",reason="none",route="more",verdict="admit"} 0"#;
+    let admits =
+        r#"fencepost_requests_total{mode="enforce",reason="none",route="more",verdict="admit"} 0"#;
     assert!(series.iter().any(|line| line == admits), "{admits} is not among {series:#?}");
     let held = scene.store.hold("/more/7", "shard-7").await;
     scene.admits("/more/7/x", &held).await;
@@ -479,9 +550,12 @@ async fn a_source_that_does_not_answer_is_not_added() {
 
 #[tokio::test]
 async fn a_lock_asked_for_during_a_reload_is_checked_as_well() {
-    let templated = |more: &str| Route::new("k", "/{name}/", &format!(r#"key = "/{{name}}"{more}"#));
-    let scene =
-        Scene::with(EtcdVersion::V3_5, &[templated("")], |config| config.limit("confirm_timeout = \"30s\"")).await;
+    let templated =
+        |more: &str| Route::new("k", "/{name}/", &format!(r#"key = "/{{name}}"{more}"#));
+    let scene = Scene::with(EtcdVersion::V3_5, &[templated("")], |config| {
+        config.limit("confirm_timeout = \"30s\"")
+    })
+    .await;
     let tenure = scene.store.hold("/7", "shard-1").await;
     let latch = Latch::new();
     scene.worker.on("/7/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
@@ -493,7 +567,8 @@ async fn a_lock_asked_for_during_a_reload_is_checked_as_well() {
         relay.address(),
         scene.worker.endpoint().to_string(),
     );
-    let other = scene.config.clone().routes(&[templated(", free_values = [\"nobody\"]")]).more(&more);
+    let other =
+        scene.config.clone().routes(&[templated(", free_values = [\"nobody\"]")]).more(&more);
     let held = RefCell::new(None);
     let meanwhile = async {
         until("the new source asks", async || relay.accepted() > 0).await;
@@ -502,7 +577,10 @@ async fn a_lock_asked_for_during_a_reload_is_checked_as_well() {
     };
     let (reloaded, ()) = tokio::join!(scene.fence.reload(&other), meanwhile);
     let said = reloaded.text();
-    assert!(reloaded.status == 422 && said.contains("the record of /7 is read in another way"), "{said}");
+    assert!(
+        reloaded.status == 422 && said.contains("the record of /7 is read in another way"),
+        "{said}"
+    );
     latch.open();
     assert_eq!(held.take().unwrap().await.unwrap().text(), "held");
     scene.finish().await;

@@ -41,7 +41,8 @@ async fn let_in(version: EtcdVersion, route: Route) -> (Scene, Scratch, Tenure) 
     (scene, scratch, old)
 }
 
-/// The barrier stands: the request waits for as long as its route says, and what remains is about an hour.
+/// The barrier stands: the request waits for as long as its route says, and what remains is about
+/// an hour.
 async fn waits(scene: &Scene, tenure: &Tenure) {
     let answer = scene.send(Ask::post("/waits").under(tenure)).await;
     assert_refused(&answer, "handoff-timeout", LOCK, tenure);
@@ -63,7 +64,8 @@ async fn stop(scene: &mut Scene) {
 #[tokio::test]
 async fn after_a_kill_the_same_tenure_goes_on_and_the_next_waits() {
     for version in EtcdVersion::ALL {
-        let fresh = Route::new("fresh", "/fresh/", r#"key = "/fresh""#).with(AN_HOUR[0]).with(AN_HOUR[1]);
+        let fresh =
+            Route::new("fresh", "/fresh/", r#"key = "/fresh""#).with(AN_HOUR[0]).with(AN_HOUR[1]);
         let (mut scene, _state_dir) = remembering(version, &[fresh, guarded(&AN_HOUR)]).await;
         let latch = Latch::new();
         scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
@@ -107,7 +109,8 @@ async fn after_a_kill_the_same_tenure_goes_on_and_the_next_waits() {
 
 #[tokio::test]
 async fn a_killed_process_is_ended_by_hand_before_its_lock_is_used() {
-    let templated = Route::new("each", "/{each}/", r#"key = "/{each}""#).with(AN_HOUR[0]).with(AN_HOUR[1]);
+    let templated =
+        Route::new("each", "/{each}/", r#"key = "/{each}""#).with(AN_HOUR[0]).with(AN_HOUR[1]);
     let (mut scene, _state_dir) = remembering(EtcdVersion::V3_5, &[templated]).await;
     let old = scene.store.hold(LOCK, "shard-1").await;
     scene.admits("/k/", &old).await;
@@ -121,7 +124,8 @@ async fn a_killed_process_is_ended_by_hand_before_its_lock_is_used() {
     scene.finish().await;
 }
 
-/// The fence call says that the tenure has the worker to itself, so the tenure counts as the last that was let in.
+/// The fence call says that the tenure has the worker to itself, so the tenure counts as the last
+/// that was let in.
 #[tokio::test]
 async fn after_a_kill_a_tenure_with_only_a_fence_call_goes_on() {
     let (mut scene, _state_dir, old) = let_in(EtcdVersion::V3_5, guarded(&AN_HOUR)).await;
@@ -154,7 +158,8 @@ async fn a_restart_waits_for_what_the_last_process_let_past() {
     let route = |mode: &str, orphan_timeout: &str| {
         guarded(&[AN_HOUR[1], &format!("mode = {mode:?}\norphan_timeout = {orphan_timeout:?}")])
     };
-    let (enforce, shadow) = (|timeout| route("enforce", timeout), |timeout| route("shadow", timeout));
+    let (enforce, shadow) =
+        (|timeout| route("enforce", timeout), |timeout| route("shadow", timeout));
     let as_it_is: fn(String) -> String = |file| file;
     let renamed: fn(String) -> String =
         |file| file.replace("[source.main]", "[source.renamed]").replace("\"main\"", "\"renamed\"");
@@ -166,7 +171,8 @@ async fn a_restart_waits_for_what_the_last_process_let_past() {
         // The time counts that was in force when the request went out.
         (vec![enforce("1h")], End::Killed, enforce("100ms"), as_it_is, Asks::Successor, true),
         (vec![shadow("1h")], End::Clean, enforce("1h"), as_it_is, Asks::Holder, false),
-        // What a watching route let past may be anybody's, so the holder waits too, for the longest time in force.
+        // What a watching route let past may be anybody's, so the holder waits too, for the longest
+        // time in force.
         (vec![shadow("1h")], End::Killed, enforce("1h"), as_it_is, Asks::Holder, true),
         (turned, End::Killed, enforce("1h"), as_it_is, Asks::Holder, true),
         (longest, End::Killed, enforce("100ms"), as_it_is, Asks::Holder, true),
@@ -181,7 +187,8 @@ async fn a_restart_waits_for_what_the_last_process_let_past() {
             End::Killed => scene.fence.kill(),
             End::Clean => stop(&mut scene).await,
         }
-        let next = if asks == Asks::Holder { holder } else { scene.store.hold(LOCK, "shard-2").await };
+        let next =
+            if asks == Asks::Holder { holder } else { scene.store.hold(LOCK, "shard-2").await };
         let file = edit(scene.config.clone().routes(&[after]).toml());
         scene.start_again_as(&file).await;
         if must_wait {
@@ -215,7 +222,8 @@ async fn after_a_kill_all_wait_for_what_another_source_let_in() {
     scene.finish().await;
 }
 
-/// A request that was let past may run on: one that named no lock, or one that came while the process drained.
+/// A request that was let past may run on: one that named no lock, or one that came while the
+/// process drained.
 #[tokio::test]
 async fn a_stop_is_unclean_while_a_watched_request_may_run_on() {
     let by_name = |mode: &str| {
@@ -226,9 +234,10 @@ async fn a_stop_is_unclean_while_a_watched_request_may_run_on() {
         let state_dir = Scratch::new();
         let path = state_dir.path().join("state");
         let delay = if draining { r#"drain_delay = "10m""# } else { r#"drain_delay = "0s""# };
-        let mut scene =
-            Scene::with(EtcdVersion::V3_5, &[by_name("shadow")], |config| config.remembering_in(&path).limit(delay))
-                .await;
+        let mut scene = Scene::with(EtcdVersion::V3_5, &[by_name("shadow")], |config| {
+            config.remembering_in(&path).limit(delay)
+        })
+        .await;
         let holder = scene.store.hold(LOCK, "shard-1").await;
         scene.worker.on("/reset", Behaviour::Reset);
         let mut request = Ask::post("/reset");
@@ -250,7 +259,8 @@ async fn a_stop_is_unclean_while_a_watched_request_may_run_on() {
 
 #[tokio::test]
 async fn after_a_kill_the_next_waits_orphan_timeout_from_the_start() {
-    let (mut scene, _state_dir) = remembering(EtcdVersion::V3_5, &[guarded(&[r#"orphan_timeout = "2s""#])]).await;
+    let (mut scene, _state_dir) =
+        remembering(EtcdVersion::V3_5, &[guarded(&[r#"orphan_timeout = "2s""#])]).await;
     let latch = Latch::new();
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let old = scene.store.hold(LOCK, "shard-1").await;
@@ -273,7 +283,8 @@ async fn after_a_kill_the_next_waits_orphan_timeout_from_the_start() {
 #[tokio::test]
 async fn a_stop_that_cuts_what_no_lock_guards_is_clean() {
     let events = Route::new("events", "/events", r#"key = "/events""#).with(r#"mode = "off""#);
-    let (mut scene, _state_dir) = remembering(EtcdVersion::V3_5, &[events, guarded(&AN_HOUR)]).await;
+    let (mut scene, _state_dir) =
+        remembering(EtcdVersion::V3_5, &[events, guarded(&AN_HOUR)]).await;
     let latch = Latch::new();
     scene.worker.on("/events", Behaviour::Hold(latch.clone(), Answer::ok("events")));
     let old = scene.store.hold(LOCK, "shard-1").await;
@@ -322,7 +333,10 @@ async fn a_second_process_on_one_state_dir_does_not_start() {
     let (code, said) = Fencepost::end_of(&scene.config).await;
     assert_eq!(code, Some(1), "{said}");
     let path = state_dir.path().join("state");
-    let message = format!("the state_dir cannot be used: another fencepost process uses {}: ", path.display());
+    let message = format!(
+        "the state_dir cannot be used: another fencepost process uses {}: ",
+        path.display()
+    );
     let advice = "stop the other; a directory of its own is for a process before another worker";
     assert!(said.contains(&message) && said.contains(advice), "{said}");
     scene.admits("/", &held).await;
@@ -357,7 +371,8 @@ async fn after_a_start_that_fails_nobody_waits() {
     let (mut scene, state_dir, _) = let_in(EtcdVersion::V3_5, guarded(&AN_HOUR)).await;
     stop(&mut scene).await;
     // Each source has some descriptors of its own, and so has each thread.
-    let sources: String = (0..40).map(|at| format!("[source.more{at}]\nkind = \"memory\"\n")).collect();
+    let sources: String =
+        (0..40).map(|at| format!("[source.more{at}]\nkind = \"memory\"\n")).collect();
     let more = [
         (scene.config.clone().more(&sources), "cannot put the configuration in force"),
         (scene.config.clone().threads(40), "cannot start"),
@@ -389,7 +404,10 @@ async fn a_start_whose_disk_hangs_can_be_ended_and_leaves_nothing() {
     process.terminate();
     let (code, log) = (process.end_of_itself().await.code(), process.log());
     assert_eq!(code, Some(1), "{log}");
-    let told = ["the disk does not answer: a write to the state_dir", "looking at what an earlier process has left"];
+    let told = [
+        "the disk does not answer: a write to the state_dir",
+        "looking at what an earlier process has left",
+    ];
     assert!(told.iter().all(|text| log.contains(text)) && !log.contains("listening"), "{log}");
     std::fs::remove_file(&next).unwrap();
     nobody_waits(scene).await;
@@ -408,7 +426,10 @@ async fn a_damaged_file_stops_the_start_and_says_what_to_do() {
         let (code, said) = Fencepost::end_of(&scene.config).await;
         assert_eq!(code, Some(1), "byte {at}: {said}");
         assert!(said.contains(&format!("{} is damaged (", journal.display())), "byte {at}: {said}");
-        assert!(said.contains("restore it; or wait until the longest orphan_timeout has passed"), "byte {at}: {said}");
+        assert!(
+            said.contains("restore it; or wait until the longest orphan_timeout has passed"),
+            "byte {at}: {said}"
+        );
         assert_eq!(std::fs::read(&journal).unwrap(), damaged, "nothing was made of it");
     }
     std::fs::write(&journal, &whole).unwrap();
@@ -433,7 +454,8 @@ impl BrokenDisk {
     }
 }
 
-/// A store that was restored while no process ran. Its record names shard-1; shard-2 was the last to be let in.
+/// A store that was restored while no process ran. Its record names shard-1; shard-2 was the last
+/// to be let in.
 struct Restored {
     scene: Scene,
     holder: Tenure,
@@ -461,7 +483,10 @@ impl Restored {
             Ended::Cleanly => stop(&mut scene).await,
             Ended::KilledAtOnce => scene.fence.kill(),
             Ended::KilledLater => {
-                let noted = format!(r#""highest_seen":{{"source":"main","revision":{},"cluster":"#, lost.revision);
+                let noted = format!(
+                    r#""highest_seen":{{"source":"main","revision":{},"cluster":"#,
+                    lost.revision
+                );
                 let journal = state_dir.path().join("state/journal");
                 until("how far the store was seen is written down", async || {
                     String::from_utf8_lossy(&std::fs::read(&journal).unwrap()).contains(&noted)
@@ -486,8 +511,13 @@ impl Restored {
     async fn until_refused(&self, tenure: &Tenure, expected: &str) {
         eventually(&format!("{tenure:?} is refused as {expected}"), async || {
             let answer = self.scene.send(Ask::post("/dead").under(tenure)).await;
-            assert!(reason(&answer).is_some(), "{tenure:?}, to be refused as {expected}: {}", answer.text());
-            (reason(&answer) == Some(expected)).then(|| assert_refused(&answer, expected, LOCK, &self.holder))
+            assert!(
+                reason(&answer).is_some(),
+                "{tenure:?}, to be refused as {expected}: {}",
+                answer.text()
+            );
+            (reason(&answer) == Some(expected))
+                .then(|| assert_refused(&answer, expected, LOCK, &self.holder))
         })
         .await;
     }
@@ -510,11 +540,17 @@ impl Restored {
         })
         .await;
         let answer = self.scene.send(Ask::post("/dead").under(&self.lost)).await;
-        assert!(matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision" | "not-owner")), "{answer:?}");
+        assert!(
+            matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision" | "not-owner")),
+            "{answer:?}"
+        );
     }
 
     async fn finish(self) {
-        assert!(!self.scene.worker.seen().iter().any(|one| one.path == "/dead"), "the dead stay dead");
+        assert!(
+            !self.scene.worker.seen().iter().any(|one| one.path == "/dead"),
+            "the dead stay dead"
+        );
         self.scene.finish().await;
     }
 }
@@ -543,7 +579,8 @@ async fn a_restore_after_a_clean_stop_has_to_be_accepted() {
     }
 }
 
-/// A restored etcd that has grown beyond all that was seen is told by another cluster id, or by its log.
+/// A restored etcd that has grown beyond all that was seen is told by another cluster id, or by its
+/// log.
 #[tokio::test]
 async fn a_restore_that_has_grown_since_has_to_be_accepted() {
     for (version, as_another_cluster) in
@@ -585,8 +622,8 @@ async fn a_restore_that_has_grown_since_has_to_be_accepted() {
     }
 }
 
-/// Floors start anew, barriers stay: what the killed process left may still run. The restored store may give the lost
-/// tenure's revision to another owner, who waits as well.
+/// Floors start anew, barriers stay: what the killed process left may still run. The restored store
+/// may give the lost tenure's revision to another owner, who waits as well.
 #[tokio::test]
 async fn a_restore_after_a_kill_has_to_be_accepted_and_waited_for() {
     for (version, end, is_given_out_twice) in [

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use fencepost_tests::{Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, eventually, request, until};
+use fencepost_tests::{
+    Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, eventually, request, until,
+};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -54,7 +56,12 @@ const NUMBER: &str = "x-request-number";
 impl Ask {
     /// `POST path`, without a token.
     pub(crate) fn post(path: &str) -> Ask {
-        Ask { method: "POST".to_owned(), path: path.to_owned(), headers: Vec::new(), body: b"write".to_vec() }
+        Ask {
+            method: "POST".to_owned(),
+            path: path.to_owned(),
+            headers: Vec::new(),
+            body: b"write".to_vec(),
+        }
     }
 
     pub(crate) fn method(mut self, method: &str) -> Ask {
@@ -100,7 +107,11 @@ impl Scene {
     }
 
     /// As [`Scene::open`], with more in the configuration than routes.
-    pub(crate) async fn with(version: EtcdVersion, routes: &[Route], more: impl FnOnce(Config) -> Config) -> Scene {
+    pub(crate) async fn with(
+        version: EtcdVersion,
+        routes: &[Route],
+        more: impl FnOnce(Config) -> Config,
+    ) -> Scene {
         let etcd = Etcd::start(version).await;
         let endpoints = [etcd.endpoint()];
         Scene::built(etcd, &endpoints, routes, more).await
@@ -129,10 +140,14 @@ impl Scene {
         self.fence.wait_until_ready().await;
     }
 
-    /// Has its source taken out of the configuration, and waits until nobody uses it any more: its thread ends then.
+    /// Has its source taken out of the configuration, and waits until nobody uses it any more: its
+    /// thread ends then.
     pub(crate) async fn take_source_out(&self) {
         self.fence.reloads(&self.config.clone().without_source()).await;
-        until("the source has ended", async || !self.fence.threads().iter().any(|thread| thread == "locks-main")).await;
+        until("the source has ended", async || {
+            !self.fence.threads().iter().any(|thread| thread == "locks-main")
+        })
+        .await;
     }
 
     /// Sends a request on a connection of its own.
@@ -146,11 +161,16 @@ impl Scene {
         tokio::spawn(async move { send(&listener, &ledger, ask).await })
     }
 
-    /// Sends a request and returns once the worker has its head. It must be the only one for its path.
+    /// Sends a request and returns once the worker has its head. It must be the only one for its
+    /// path.
     pub(crate) async fn start_at_worker(&self, ask: Ask) -> JoinHandle<Response> {
         let path = ask.path.clone();
         let started = self.start(ask);
-        self.worker.wait_until(&format!("{path} at the worker"), |seen| seen.iter().any(|one| one.path == path)).await;
+        self.worker
+            .wait_until(&format!("{path} at the worker"), |seen| {
+                seen.iter().any(|one| one.path == path)
+            })
+            .await;
         started
     }
 
@@ -180,11 +200,13 @@ impl Scene {
         series.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
-    /// What the gate of a lock says is at the worker: requests that run, and orphans, of all tenures.
+    /// What the gate of a lock says is at the worker: requests that run, and orphans, of all
+    /// tenures.
     pub(crate) async fn at_worker(&self, lock: &str) -> (u64, u64) {
         let described = self.fence.admin_json(&format!("/locks/{lock}")).await;
         let tenures = described["gate"]["at_worker"].as_array().expect("a list").clone();
-        let sum = |what: &str| tenures.iter().map(|tenure| tenure[what].as_u64().expect("a count")).sum();
+        let sum =
+            |what: &str| tenures.iter().map(|tenure| tenure[what].as_u64().expect("a count")).sum();
         (sum("running"), sum("orphans"))
     }
 
@@ -243,7 +265,10 @@ impl Scene {
 
 impl Line {
     pub(crate) async fn open(listener: &Endpoint, ledger: &Ledger) -> Line {
-        Line { connection: Connection::open(listener.clone()).await.unwrap(), ledger: ledger.clone() }
+        Line {
+            connection: Connection::open(listener.clone()).await.unwrap(),
+            ledger: ledger.clone(),
+        }
     }
 
     /// Sends a request and reads its answer.
@@ -298,7 +323,9 @@ impl Ledger {
         for (number, outcome) in self.0.lock().unwrap().iter().enumerate() {
             let times = arrived.get(&number).copied().unwrap_or(0);
             match outcome {
-                Some(Outcome::Refused) => assert_eq!(times, 0, "request {number} was refused and reached the worker"),
+                Some(Outcome::Refused) => {
+                    assert_eq!(times, 0, "request {number} was refused and reached the worker")
+                }
                 Some(Outcome::Forwarded) => assert_eq!(times, 1, "request {number} was answered"),
                 None => assert!(times <= 1, "request {number} reached the worker {times} times"),
             }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_tests::{
-    Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Latch, Tokens, Worker, eventually,
-    replace_file, until,
+    Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Latch, Tokens,
+    Worker, eventually, replace_file, until,
 };
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -37,9 +37,13 @@ async fn enable_users(etcd: &Etcd, security: &EtcdSecurity, password: &str) {
     let file = security.directory().join("password");
     replace_file(&file, &format!("{password}\n"));
     let reference = include_str!("../../../docs/configuration.md");
-    let commands = reference.split("```sh\n").find(|block| block.starts_with("etcdctl role add")).unwrap();
+    let commands =
+        reference.split("```sh\n").find(|block| block.starts_with("etcdctl role add")).unwrap();
     let commands = commands.split("```").next().unwrap();
-    assert!(include_str!("../../../docs/etcd.md").contains(commands), "docs/etcd.md has the same commands");
+    assert!(
+        include_str!("../../../docs/etcd.md").contains(commands),
+        "docs/etcd.md has the same commands"
+    );
     let commands = commands.replace("/run/secrets/etcd", file.to_str().unwrap());
     run_in_shell(etcd, &commands).await;
 }
@@ -51,7 +55,8 @@ async fn run_in_shell(etcd: &Etcd, commands: &str) {
     let words = std::iter::once(etcdctl.get_program()).chain(etcdctl.get_args());
     let words: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
     let script = format!("set -e\netcdctl() {{ {} \"$@\"; }}\n{commands}", words.join(" "));
-    let output = tokio::process::Command::new("sh").arg("-c").arg(&script).env("ETCDCTL_API", "3").output();
+    let output =
+        tokio::process::Command::new("sh").arg("-c").arg(&script).env("ETCDCTL_API", "3").output();
     let output = output.await.unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -61,7 +66,8 @@ fn lock(layout: Layout, key: &str) -> Route {
     Route::new(layout.name(), &format!("/{}/", layout.name()), &lock).with("max_age = \"3s\"")
 }
 
-/// Answers other than 200 to requests under a tenure for a while, from several clients at once; how many there were in all.
+/// Answers other than 200 to requests under a tenure for a while, from several clients at once; how
+/// many there were in all.
 async fn refused(
     fence: &Fencepost,
     ledger: &Ledger,
@@ -91,10 +97,12 @@ async fn no_request_is_refused_while_logins_end_every_few_seconds() {
     let (security, options) = secured(1);
     let cluster = Cluster::start_with(EtcdVersion::V3_5, 3, &options).await;
     enable_users(&cluster.members[0], &security, "secret-1").await;
-    let (store, worker) = (Store::secure(&cluster.members[0], &security).await, Worker::start().await);
+    let (store, worker) =
+        (Store::secure(&cluster.members[0], &security).await, Worker::start().await);
     // A third of them is kept fresh by a windowed read.
     let templated = Route::new("templated", "/templated/{shard}/", "key = \"/shards/t/{shard}\"");
-    let routes = [lock(Layout::Key, "/shards/key"), lock(Layout::Mutex, "/shards/mutex"), templated];
+    let routes =
+        [lock(Layout::Key, "/shards/key"), lock(Layout::Mutex, "/shards/mutex"), templated];
     let config = Config::new(&cluster.endpoints(), &worker.endpoint().to_string(), &routes);
     let fence = Fencepost::serve(&config.source(&access(&security, "fencepost"))).await;
     let ledger = Ledger::default();
@@ -107,7 +115,8 @@ async fn no_request_is_refused_while_logins_end_every_few_seconds() {
             (Layout::Key, "/shards/t/7", "/templated/7/write"),
         ][handoffs % 3];
         let held = store.acquire(layout, key, &session).await;
-        let (refused, count) = refused(&fence, &ledger, path, &held.tenure, Duration::from_millis(300)).await;
+        let (refused, count) =
+            refused(&fence, &ledger, path, &held.tenure, Duration::from_millis(300)).await;
         assert_eq!(refused, [""; 0], "of {count} after {:?}: {}", began.elapsed(), fence.log());
         store.release(held).await;
         (handoffs, sent) = (handoffs + 1, sent + count);
@@ -141,7 +150,10 @@ async fn a_role_that_reads_the_locks_is_enough_and_a_lack_is_named() {
         assert_eq!(answer.status, 200, "{layout:?}: {}", answer.text());
     }
     let tenure = store.hold("/shards/t/7", "shard-1").await;
-    assert_eq!(send(&fence.listener, &ledger, Ask::post("/templated/7/write").under(&tenure)).await.status, 200);
+    assert_eq!(
+        send(&fence.listener, &ledger, Ask::post("/templated/7/write").under(&tenure)).await.status,
+        200
+    );
     let file = Written::new(&config.toml());
     file.ask("check --live").await.ended(0);
     fence.has_not_logged("WARN sources");
@@ -151,7 +163,9 @@ async fn a_role_that_reads_the_locks_is_enough_and_a_lack_is_named() {
     let printed = file.ask("check --live").await.ended(1).stdout;
     let missing = |route: &str, keys: &str| {
         let command = format!("etcdctl role grant-permission ROLE read --prefix {keys}");
-        format!("route {route}: user \"fencepost\" may not read --prefix {keys} in the lock store: {command}\n")
+        format!(
+            "route {route}: user \"fencepost\" may not read --prefix {keys} in the lock store: {command}\n"
+        )
     };
     for said in [
         missing("mutex", "/shards/mutex/"),
@@ -176,7 +190,9 @@ async fn passwords_and_roles_may_change_and_no_secret_is_told() {
     let config = config.source(&access(&security, "fencepost")).logging("trace");
     let fence = Fencepost::serve(&config).await;
     let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
-    let refused = async |seconds| refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(seconds)).await.0;
+    let refused = async |seconds| {
+        refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(seconds)).await.0
+    };
     assert_eq!(refused(1).await, [""; 0]);
 
     // Logins end in between, as they do all the time.
@@ -198,7 +214,10 @@ async fn passwords_and_roles_may_change_and_no_secret_is_told() {
     assert_eq!(refused(2).await, [""; 0]);
     fence.until_log("the lock store answers again").await;
     let log = fence.log();
-    assert_eq!(log.lines().filter(|line| line.contains("WARN") && line.contains(denied)).count(), 1);
+    assert_eq!(
+        log.lines().filter(|line| line.contains("WARN") && line.contains(denied)).count(),
+        1
+    );
 
     let config = fence.admin("GET", "/config").await.text();
     let sources = fence.admin("GET", "/sources").await.text();
@@ -228,7 +247,9 @@ async fn certificates_are_replaced_without_a_refusal() {
 
     let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
     let reloads = async |outcome| {
-        let series = format!("fencepost_tls_reloads_total{{name=\"main\",outcome=\"{outcome}\",use=\"source\"}}");
+        let series = format!(
+            "fencepost_tls_reloads_total{{name=\"main\",outcome=\"{outcome}\",use=\"source\"}}"
+        );
         until("the files were looked at", async || fence.metric(&series).await >= 1.0).await;
     };
     let swap = async {
@@ -265,7 +286,10 @@ async fn an_access_that_comes_to_nothing_is_not_put_in_force() {
     let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
     // Known already as whom the source was before, though no route has named it.
     let seen = store.hold("/shards/seen", "shard-1").await;
-    assert_eq!(send(&fence.listener, &ledger, Ask::post("/others/seen/write").under(&seen)).await.status, 200);
+    assert_eq!(
+        send(&fence.listener, &ledger, Ask::post("/others/seen/write").under(&seen)).await.status,
+        200
+    );
 
     // Neither for what is new, or known already, nor for what is in force.
     let config = config.limit("confirm_timeout = \"500ms\"");
@@ -278,7 +302,8 @@ async fn an_access_that_comes_to_nothing_is_not_put_in_force() {
         let is_named = said.contains("source.main: reached as this configuration says, ");
         assert!(answer.status == 422 && is_named, "{name}: {said}");
     }
-    let (refused, sent) = refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(4)).await;
+    let (refused, sent) =
+        refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(4)).await;
     assert_eq!(refused, [""; 0], "of {sent}");
     ledger.check(&worker);
 }
@@ -306,12 +331,16 @@ async fn an_unreadable_lock_of_a_running_request_stops_nothing_else() {
     let (ledger, gone) = (Ledger::default(), store.hold("/shards/gone", "shard-1").await);
     let held = {
         let (listener, ledger) = (fence.listener.clone(), ledger.clone());
-        tokio::spawn(async move { send(&listener, &ledger, Ask::post("/gone/held").under(&gone)).await })
+        tokio::spawn(
+            async move { send(&listener, &ledger, Ask::post("/gone/held").under(&gone)).await },
+        )
     };
     worker.wait_for(1).await;
 
     // Nothing is to be read for minutes: only the watch tells who holds the lock.
-    let narrowed = |max_age| config.clone().routes(&[route("kept", max_age)]).source(&access(&security, "narrow"));
+    let narrowed = |max_age| {
+        config.clone().routes(&[route("kept", max_age)]).source(&access(&security, "narrow"))
+    };
     fence.reloads(&narrowed("1h")).await;
     store.hold("/shards/kept", "shard-2").await;
     eventually("the watch goes on", async || {

@@ -15,7 +15,8 @@ fn quick_to_age(route: Route) -> Route {
     route.with(r#"max_age = "1s""#)
 }
 
-/// What `work` made etcd answer, all methods together, and the largest number that freshness allows for its duration.
+/// What `work` made etcd answer, all methods together, and the largest number that freshness allows
+/// for its duration.
 async fn cost(etcd: &Etcd, work: impl Future<Output = ()>) -> (u64, u64) {
     let before = etcd.requests_total().await;
     let began = Instant::now();
@@ -36,13 +37,19 @@ async fn traffic_costs_the_store_nothing_but_the_freshness_reads() {
         let (reads, allowed) = cost(&scene.etcd, async {
             let mut clients = tokio::task::JoinSet::new();
             for _ in 0..20 {
-                let (mut line, present, stale) = (scene.line().await, present.clone(), stale.clone());
+                let (mut line, present, stale) =
+                    (scene.line().await, present.clone(), stale.clone());
                 clients.spawn(async move {
                     for request in 0..500 {
                         let ended = request % 5 == 0;
                         let ask = Ask::post("/").under(if ended { &stale } else { &present });
                         let answer = line.send(ask).await.unwrap();
-                        assert_eq!(answer.status, if ended { 412 } else { 200 }, "{}", answer.text());
+                        assert_eq!(
+                            answer.status,
+                            if ended { 412 } else { 200 },
+                            "{}",
+                            answer.text()
+                        );
                     }
                 });
             }
@@ -52,7 +59,10 @@ async fn traffic_costs_the_store_nothing_but_the_freshness_reads() {
         })
         .await;
         assert!(reads <= allowed, "etcd {version}: {reads} calls, {allowed} are for freshness");
-        assert!(reads * 3 >= allowed, "etcd {version}: {reads} calls of {allowed}: is the news still fresh?");
+        assert!(
+            reads * 3 >= allowed,
+            "etcd {version}: {reads} calls of {allowed}: is the news still fresh?"
+        );
         scene.finish().await;
     }
 }
@@ -71,7 +81,10 @@ async fn locks_in_use_cost_few_reads_and_idle_ones_none() {
         let (reads, for_freshness) = cost(&scene.etcd, async {
             for _ in 0..5 {
                 for (shard, tenure) in tenures.iter().enumerate() {
-                    let answer = line.send(Ask::post(&format!("/shards/{shard}/")).under(tenure)).await.unwrap();
+                    let answer = line
+                        .send(Ask::post(&format!("/shards/{shard}/")).under(tenure))
+                        .await
+                        .unwrap();
                     assert_eq!(answer.status, 200, "{}", answer.text());
                 }
             }
@@ -82,7 +95,10 @@ async fn locks_in_use_cost_few_reads_and_idle_ones_none() {
         let allowed = for_freshness + u64::try_from(refreshed).unwrap();
         assert!(reads <= allowed, "etcd {version}: {reads} calls of {allowed}");
         let (reads, allowed) = cost(&scene.etcd, tokio::time::sleep(Duration::from_secs(2))).await;
-        assert!(reads <= allowed, "etcd {version}: {reads} calls for idle locks, {allowed} are for freshness");
+        assert!(
+            reads <= allowed,
+            "etcd {version}: {reads} calls for idle locks, {allowed} are for freshness"
+        );
         scene.finish().await;
     }
 }
@@ -103,7 +119,11 @@ async fn made_up_keys_neither_reach_the_store_nor_harm_a_lock() {
                 for request in 0..flood / 20 {
                     let path = format!("/shards/made-up-{client}-{request}/");
                     let answer = line.send(Ask::post(&path).under(&present)).await.unwrap();
-                    assert!(matches!(reason(&answer), Some("no-owner" | "unverifiable")), "{}", answer.text());
+                    assert!(
+                        matches!(reason(&answer), Some("no-owner" | "unverifiable")),
+                        "{}",
+                        answer.text()
+                    );
                     let answer = line.send(Ask::post("/shards/2/").under(&present)).await.unwrap();
                     assert_eq!(answer.status, 200, "the lock in use: {}", answer.text());
                 }

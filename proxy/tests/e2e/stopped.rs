@@ -37,8 +37,10 @@ async fn talks_while_stopped(scheme: &str) {
     scene.until_known(LOCK, Some("shard-2")).await;
     let waiting: Vec<_> = (0..4).map(|_| scene.start(Ask::post("/next").under(&new))).collect();
     // Who is still getting a connection when the process stops has no time left for it afterwards.
-    until("they wait at the barrier", async || scene.fence.admin_json("/routes").await["routes"][1]["waiting"] == 4)
-        .await;
+    until("they wait at the barrier", async || {
+        scene.fence.admin_json("/routes").await["routes"][1]["waiting"] == 4
+    })
+    .await;
 
     latch.open();
     scene.fence.process().pause().await;

@@ -1,8 +1,8 @@
 //! The lock store, as masters use it.
 
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LeaderKey, LockOptions,
-    ProclaimOptions, PutOptions, ResignOptions, TlsOptions, Txn, TxnOp,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LeaderKey,
+    LockOptions, ProclaimOptions, PutOptions, ResignOptions, TlsOptions, Txn, TxnOp,
 };
 use fencepost_tests::{Etcd, EtcdSecurity};
 
@@ -75,7 +75,10 @@ impl Store {
         let tls = TlsOptions::new()
             .ca_certificate(Certificate::from_pem(read(security.ca())))
             .identity(Identity::from_pem(read(certificate), read(key)));
-        let options = ConnectOptions::new().with_tls(tls).with_user("root", "root").with_auto_token_refresh(true);
+        let options = ConnectOptions::new()
+            .with_tls(tls)
+            .with_user("root", "root")
+            .with_auto_token_refresh(true);
         Store(Client::connect([etcd.endpoint()], Some(options)).await.unwrap())
     }
 
@@ -93,7 +96,8 @@ impl Store {
     /// As [`Store::put`], for a store that may have no leader just now.
     pub(crate) async fn try_put(&self, key: &str, value: &str) -> Option<i64> {
         let mut client = self.0.clone();
-        let put = tokio::time::timeout(std::time::Duration::from_secs(1), client.put(key, value, None));
+        let put =
+            tokio::time::timeout(std::time::Duration::from_secs(1), client.put(key, value, None));
         Some(put.await.ok()?.ok()?.header()?.revision())
     }
 
@@ -119,9 +123,13 @@ impl Store {
 
     /// The names and create revisions of all keys with a prefix, the oldest first.
     pub(crate) async fn queue(&self, prefix: &str) -> Vec<(String, i64)> {
-        let answer = self.0.clone().get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
-        let mut keys: Vec<(String, i64)> =
-            answer.kvs().iter().map(|entry| (entry.key_str().unwrap().to_owned(), entry.create_revision())).collect();
+        let answer =
+            self.0.clone().get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
+        let mut keys: Vec<(String, i64)> = answer
+            .kvs()
+            .iter()
+            .map(|entry| (entry.key_str().unwrap().to_owned(), entry.create_revision()))
+            .collect();
         keys.sort_by_key(|(_, created)| *created);
         keys
     }
@@ -147,19 +155,29 @@ impl Store {
                 let answer = client.txn(Txn::new().when([free]).and_then([put])).await.unwrap();
                 assert!(answer.succeeded(), "{key} is free for {}", session.owner);
                 let revision = answer.header().unwrap().revision();
-                Held { tenure: Tenure::new(&session.owner, revision), how: How::Key(key.to_owned()) }
+                Held {
+                    tenure: Tenure::new(&session.owner, revision),
+                    how: How::Key(key.to_owned()),
+                }
             }
             Layout::Election => {
-                let mut answer = client.campaign(key, session.owner.as_str(), session.lease).await.unwrap();
+                let mut answer =
+                    client.campaign(key, session.owner.as_str(), session.lease).await.unwrap();
                 let leader = answer.take_leader().unwrap();
-                Held { tenure: Tenure::new(&session.owner, leader.rev()), how: How::Election(leader) }
+                Held {
+                    tenure: Tenure::new(&session.owner, leader.rev()),
+                    how: How::Election(leader),
+                }
             }
             Layout::Mutex => {
                 let options = LockOptions::new().with_lease(session.lease);
                 let answer = client.lock(key, Some(options)).await.unwrap();
                 let own_key = String::from_utf8(answer.key().to_vec()).unwrap();
                 let revision = answer.header().unwrap().revision();
-                Held { tenure: Tenure::new(&own_key, revision), how: How::Mutex(answer.key().to_vec()) }
+                Held {
+                    tenure: Tenure::new(&own_key, revision),
+                    how: How::Mutex(answer.key().to_vec()),
+                }
             }
         }
     }
@@ -182,7 +200,9 @@ impl Store {
 
     /// Changes the name that the holder of an election goes by.
     pub(crate) async fn proclaim(&self, held: &Held, name: &str) {
-        let How::Election(leader) = &held.how else { panic!("only the holder of an election proclaims") };
+        let How::Election(leader) = &held.how else {
+            panic!("only the holder of an election proclaims")
+        };
         let options = ProclaimOptions::new().with_leader(leader.clone());
         self.0.clone().proclaim(name, Some(options)).await.unwrap();
     }

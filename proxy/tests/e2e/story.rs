@@ -1,4 +1,5 @@
-//! The delayed request of an earlier tenure, under every layout, and every reason that the lock's state can give.
+//! The delayed request of an earlier tenure, under every layout, and every reason that the lock's
+//! state can give.
 
 use fencepost_tests::EtcdVersion;
 
@@ -20,7 +21,8 @@ fn routes(freshness: &str) -> Vec<Route> {
         .map(|layout| {
             let name = layout.name();
             let lock = format!("key = {:?}, layout = {name:?}", lock(layout));
-            Route::new(name, &format!("/{name}/"), &lock).with(&format!("freshness = {freshness:?}"))
+            Route::new(name, &format!("/{name}/"), &lock)
+                .with(&format!("freshness = {freshness:?}"))
         })
         .to_vec()
 }
@@ -79,7 +81,8 @@ async fn delayed_request(scene: &Scene, layout: Layout) {
     assert_refused(&send(&r1).await, "replayed-tenure", &*lock, &r3);
     assert_refused(&send(&r2).await, "stale-tenure", &*lock, &r3);
 
-    // A write elsewhere gives nobody a token. Under `mutex` a holder may have been told any later revision.
+    // A write elsewhere gives nobody a token. Under `mutex` a holder may have been told any later
+    // revision.
     let elsewhere = scene.store.put("/elsewhere", "").await;
     let later = send(&Tenure::new(&r3.owner, elsewhere)).await;
     match layout {
@@ -93,17 +96,26 @@ async fn delayed_request(scene: &Scene, layout: Layout) {
     // Nor does what the store has not reached.
     for revision in [elsewhere + 1, elsewhere + 1_000_000, i64::MAX] {
         for owner in [&r3.owner, &r2.owner] {
-            assert_refused(&send(&Tenure::new(owner, revision)).await, "ahead-of-store", &*lock, &r3);
+            assert_refused(
+                &send(&Tenure::new(owner, revision)).await,
+                "ahead-of-store",
+                &*lock,
+                &r3,
+            );
         }
     }
     scene.admits(&path, &r3).await;
 
     // A gRPC client gets its own kind of answer, HEAD gets no body.
-    let call = Ask::post(&path).header("content-type", "application/grpc+proto").header("te", "trailers");
+    let call =
+        Ask::post(&path).header("content-type", "application/grpc+proto").header("te", "trailers");
     assert_refused_grpc(&scene.send(call.clone().under(&r1)).await, "replayed-tenure");
     assert_refused_grpc(&scene.send(call.clone()).await, "token-missing");
     assert_refused_grpc(&scene.send(call.token(&r1.owner, "x")).await, "token-malformed");
-    assert_refused_head(&scene.send(Ask::post(&path).method("HEAD").under(&r1)).await, "replayed-tenure");
+    assert_refused_head(
+        &scene.send(Ask::post(&path).method("HEAD").under(&r1)).await,
+        "replayed-tenure",
+    );
     scene.store.release(third).await;
 }
 
@@ -113,17 +125,19 @@ async fn whoever_waits_is_not_the_owner_yet() {
         let scene = Scene::open(version, &routes("cached")).await;
         for layout in [Layout::Election, Layout::Mutex] {
             let (lock, path) = (lock(layout), path(layout));
-            let [one, two] = [scene.store.session("shard-1").await, scene.store.session("shard-2").await];
+            let [one, two] =
+                [scene.store.session("shard-1").await, scene.store.session("shard-2").await];
             let first = scene.store.acquire(layout, &lock, &one).await;
             let held = first.tenure.clone();
             let waiting = tokio::spawn({
                 let (store, lock, two) = (scene.store.clone(), lock.clone(), two.clone());
                 async move { store.acquire(layout, &lock, &two).await }
             });
-            let (key, created) = fencepost_tests::eventually("the second contender queues", async || {
-                scene.store.queue(&format!("{lock}/")).await.into_iter().nth(1)
-            })
-            .await;
+            let (key, created) =
+                fencepost_tests::eventually("the second contender queues", async || {
+                    scene.store.queue(&format!("{lock}/")).await.into_iter().nth(1)
+                })
+                .await;
             let (owner, reason) = match layout {
                 Layout::Mutex => (key.as_str(), "not-owner"),
                 Layout::Key | Layout::Election => ("shard-2", "not-yet-owner"),

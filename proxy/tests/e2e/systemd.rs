@@ -1,4 +1,5 @@
-//! What systemd is told, and what it gives, without a systemd: a socket of the test's stands for it.
+//! What systemd is told, and what it gives, without a systemd: a socket of the test's stands for
+//! it.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -8,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost_tests::{
-    Connection, Endpoint, Etcd, EtcdVersion, FreePort, Process, Scratch, Worker, eventually, request, until,
+    Connection, Endpoint, Etcd, EtcdVersion, FreePort, Process, Scratch, Worker, eventually,
+    request, until,
 };
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -40,7 +42,8 @@ impl Manager {
         Manager { told, path, _scratch: scratch }
     }
 
-    /// Waits until it is told something that begins so, after the first `after` messages; returns how many there are by then.
+    /// Waits until it is told something that begins so, after the first `after` messages; returns
+    /// how many there are by then.
     async fn until_told(&self, begins: &str, after: usize) -> usize {
         eventually(&format!("systemd is told {begins}"), async || {
             let told = self.told.lock().unwrap();
@@ -61,7 +64,8 @@ fn route(mode: &str) -> Route {
 
 #[tokio::test]
 async fn systemd_is_told_of_each_step_and_of_live_threads() {
-    let (etcd, worker, manager) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Manager::listen());
+    let (etcd, worker, manager) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Manager::listen());
     let config = Config::of(&etcd, &worker, &[route("shadow")]);
     let config = config.limit("drain_delay = \"1s\"");
     let environment = [("NOTIFY_SOCKET", manager.path.as_str()), ("WATCHDOG_USEC", "300000")];
@@ -80,7 +84,12 @@ async fn systemd_is_told_of_each_step_and_of_live_threads() {
 
     let before = manager.told().len();
     std::fs::write(fence.file(), "nothing = true").unwrap();
-    manager.until_told("STATUS=serving, 1 lock; main up; the file is rejected, an earlier one in force", before).await;
+    manager
+        .until_told(
+            "STATUS=serving, 1 lock; main up; the file is rejected, an earlier one in force",
+            before,
+        )
+        .await;
 
     let before = manager.told().len();
     assert!(fence.terminate().await.success());
@@ -101,7 +110,10 @@ async fn a_silent_store_is_told_to_systemd_and_is_no_failure() {
     manager.until_told("STATUS=serving, 1 lock; main does not answer", 0).await;
     assert_eq!(fence.admin("GET", "/readyz").await.status, 503);
     let told = manager.told();
-    assert!(!told.iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it: {told:?}");
+    assert!(
+        !told.iter().any(|message| message.starts_with("WATCHDOG")),
+        "nobody asked for it: {told:?}"
+    );
 }
 
 #[tokio::test]
@@ -114,7 +126,10 @@ async fn a_thread_that_hangs_is_noticed_by_the_watchdog() {
     std::fs::write(&file, config.toml()).unwrap();
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", BINARY, "serve", "-c"]).arg(&file);
-    command.env("NOTIFY_SOCKET", &manager.path).env("WATCHDOG_USEC", "300000").stderr(Stdio::piped());
+    command
+        .env("NOTIFY_SOCKET", &manager.path)
+        .env("WATCHDOG_USEC", "300000")
+        .stderr(Stdio::piped());
     let mut child = Killed(command.spawn().unwrap());
     let mut lines = BufReader::new(child.0.stderr.take().unwrap()).lines();
     let mut log = String::new();
@@ -129,10 +144,16 @@ async fn a_thread_that_hangs_is_noticed_by_the_watchdog() {
     ptrace::attach(hung).unwrap();
     waitpid(hung, Some(WaitPidFlag::__WALL)).unwrap();
     // One that it had answered before may be under way.
-    let _ = timeout(Duration::from_secs(1), manager.until_told("WATCHDOG=1", manager.told().len())).await;
-    let feeds = || manager.told().iter().filter(|message| message.starts_with("WATCHDOG=1")).count();
+    let _ = timeout(Duration::from_secs(1), manager.until_told("WATCHDOG=1", manager.told().len()))
+        .await;
+    let feeds =
+        || manager.told().iter().filter(|message| message.starts_with("WATCHDOG=1")).count();
     let before = feeds();
-    assert!(timeout(Duration::from_secs(1), manager.until_told("WATCHDOG=1", manager.told().len())).await.is_err());
+    assert!(
+        timeout(Duration::from_secs(1), manager.until_told("WATCHDOG=1", manager.told().len()))
+            .await
+            .is_err()
+    );
     assert_eq!(feeds(), before, "three times what systemd would wait for");
 
     let told = manager.told().len();
@@ -142,9 +163,12 @@ async fn a_thread_that_hangs_is_noticed_by_the_watchdog() {
 
 /// The thread of that name of a process.
 fn thread_named(name: &str, process: u32) -> Pid {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|entry| entry.unwrap().path());
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let named = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).unwrap().trim() == name;
-    let path = threads.into_iter().find(named).unwrap_or_else(|| panic!("there is no thread {name}"));
+    let path =
+        threads.into_iter().find(named).unwrap_or_else(|| panic!("there is no thread {name}"));
     Pid::from_raw(path.file_name().unwrap().to_str().unwrap().parse().unwrap())
 }
 
@@ -158,17 +182,23 @@ impl Drop for Killed {
     }
 }
 
-/// `systemd-socket-activate` passes sockets as systemd does, and starts the program when the first connection is there.
+/// `systemd-socket-activate` passes sockets as systemd does, and starts the program when the first
+/// connection is there.
 #[tokio::test]
 async fn a_connection_that_came_before_the_process_is_served_by_it() {
-    let (etcd, worker, scratch) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
+    let (etcd, worker, scratch) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
     let (port, local) = (FreePort::reserve(), scratch.path().join("local.sock"));
     let operators = ["one.sock", "other.sock"].map(|name| scratch.path().join(name));
     let shadow = [route("shadow")];
     let config = Config::of(&etcd, &worker, &shadow).listening_on("systemd:http");
-    let config = config.toml().replace("[limits]", "[[listener]]\naddress = \"systemd:local.sock\"\n[limits]");
-    let config =
-        config.replace("listen = \"127.0.0.1:0\"", "listen = \"systemd:operators\"\ndangerous_unprotected = true");
+    let config = config
+        .toml()
+        .replace("[limits]", "[[listener]]\naddress = \"systemd:local.sock\"\n[limits]");
+    let config = config.replace(
+        "listen = \"127.0.0.1:0\"",
+        "listen = \"systemd:operators\"\ndangerous_unprotected = true",
+    );
     let file = scratch.path().join("fencepost.toml");
     std::fs::write(&file, config).unwrap();
     let mut command = Command::new("systemd-socket-activate");
@@ -180,10 +210,14 @@ async fn a_connection_that_came_before_the_process_is_served_by_it() {
     command.arg(BINARY).arg("serve").arg("-c").arg(&file);
     let process = Process::start(&command, &scratch.path().join("log"));
 
-    let first = eventually("somebody listens", async || Connection::open(port.address()).await.ok()).await;
-    for (endpoint, path) in [(Endpoint::Tcp(port.address()), "/tcp"), (Endpoint::Unix(local.clone()), "/unix")] {
+    let first =
+        eventually("somebody listens", async || Connection::open(port.address()).await.ok()).await;
+    for (endpoint, path) in
+        [(Endpoint::Tcp(port.address()), "/tcp"), (Endpoint::Unix(local.clone()), "/unix")]
+    {
         let answer = request(endpoint, "POST", path, &[], b"").await;
-        let answer = answer.unwrap_or_else(|error| panic!("{path}: {error}; the log: {}", process.log()));
+        let answer =
+            answer.unwrap_or_else(|error| panic!("{path}: {error}; the log: {}", process.log()));
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     for operators in operators {
@@ -216,15 +250,22 @@ async fn a_socket_that_no_listener_names_is_logged_and_closed() {
         command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
         command.arg(BINARY).arg("serve").arg("-c").arg(&file);
         let mut process = Process::start(&command, &scratch.path().join("log"));
-        let waits = eventually("somebody listens", async || Connection::open(stray.address()).await.ok()).await;
+        let waits =
+            eventually("somebody listens", async || Connection::open(stray.address()).await.ok())
+                .await;
         eventually("it listens", async || addresses(&process.log())).await;
         let log = process.log();
         let strays = [("http", port.address().to_string()), ("old", stray.address().to_string())];
         let strays = strays.into_iter().chain([("local", local.display().to_string())]);
         for (name, address) in strays {
-            let told = log.lines().filter(|line| line.contains("systemd passed a socket that no listener names"));
-            let told =
-                told.filter(|line| line.contains(&format!("systemd:{name}\"")) && line.contains(&address)).count();
+            let told = log
+                .lines()
+                .filter(|line| line.contains("systemd passed a socket that no listener names"));
+            let told = told
+                .filter(|line| {
+                    line.contains(&format!("systemd:{name}\"")) && line.contains(&address)
+                })
+                .count();
             assert_eq!(told, usize::from(format!("systemd:{name}") != listens_on), "{name}: {log}");
         }
         assert!(Connection::open(stray.address()).await.is_err(), "its clients are refused");
@@ -241,8 +282,10 @@ fn units() -> Scratch {
     let scratch = Scratch::new();
     for name in ["fencepost.service", "fencepost.socket"] {
         let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name);
-        let unit = std::fs::read_to_string(&unit).unwrap_or_else(|error| panic!("{}: {error}", unit.display()));
-        std::fs::write(scratch.path().join(name), unit.replace("/usr/bin/fencepost", BINARY)).unwrap();
+        let unit = std::fs::read_to_string(&unit)
+            .unwrap_or_else(|error| panic!("{}: {error}", unit.display()));
+        std::fs::write(scratch.path().join(name), unit.replace("/usr/bin/fencepost", BINARY))
+            .unwrap();
     }
     scratch
 }
@@ -260,7 +303,12 @@ fn the_units_and_their_proposals_are_right_and_hardened() {
     let file = units.path().join("fencepost.service");
     let unit = std::fs::read_to_string(&file).unwrap();
     let proposals: Vec<&str> = unit.lines().filter_map(proposed).collect();
-    for key in ["LoadCredential=tls.key:", "LoadCredential=etcd-password:", "SupplementaryGroups=", "Group="] {
+    for key in [
+        "LoadCredential=tls.key:",
+        "LoadCredential=etcd-password:",
+        "SupplementaryGroups=",
+        "Group=",
+    ] {
         assert!(proposals.iter().any(|line| line.starts_with(key)), "{key}: {proposals:?}");
     }
     for name in ["tls.key", "etcd-password"] {
@@ -281,7 +329,8 @@ fn proposed(line: &str) -> Option<&str> {
 }
 
 fn check_units(units: &Scratch) {
-    let verified = systemd_analyze(&["verify", "--man=no"], units, &["fencepost.service", "fencepost.socket"]);
+    let verified =
+        systemd_analyze(&["verify", "--man=no"], units, &["fencepost.service", "fencepost.socket"]);
     let said = String::from_utf8_lossy(&verified.stderr).into_owned();
     assert!(verified.status.success() && said.is_empty(), "{said}");
     // From 0 (nothing is exposed) to 100.
@@ -294,14 +343,16 @@ fn check_units(units: &Scratch) {
 #[tokio::test]
 async fn the_service_is_restarted_drained_and_killed_in_time() {
     let unit = std::fs::read_to_string(units().path().join("fencepost.service")).unwrap();
-    let values = |key: &str| unit.lines().filter_map(|line| line.strip_prefix(key)).collect::<Vec<_>>();
+    let values =
+        |key: &str| unit.lines().filter_map(|line| line.strip_prefix(key)).collect::<Vec<_>>();
     assert_eq!(values("ExecStartPre="), [""; 0], "systemd does not look at how it ends");
     let nobody = "http://127.0.0.1:1".to_owned();
     for (wrong, code, says) in [
         (route("wrong"), 64, "mode"),
         (route("shadow"), 1, "no socket named \"http\" (FileDescriptorName=) was passed"),
     ] {
-        let config = Config::new(std::slice::from_ref(&nobody), &nobody, &[wrong]).listening_on("systemd:http");
+        let config = Config::new(std::slice::from_ref(&nobody), &nobody, &[wrong])
+            .listening_on("systemd:http");
         let (ended, said) = Fencepost::end_of(&config).await;
         assert!(ended == Some(code) && said.contains(says), "{said}");
     }

@@ -43,15 +43,22 @@ async fn a_new_holder_of_a_queue_is_admitted_its_predecessor_never() {
                 let (store, next) = (scene.store.clone(), next.clone());
                 async move { store.acquire(layout, "/queue", &next).await }
             });
-            fencepost_tests::until("the next contender queues", async || scene.store.queue("/queue/").await.len() == 2)
-                .await;
+            fencepost_tests::until("the next contender queues", async || {
+                scene.store.queue("/queue/").await.len() == 2
+            })
+            .await;
             scene.store.crash(&session).await;
             let now = waiting.await.unwrap();
             let first = new.send(Ask::post("/").under(&now.tenure)).await.unwrap();
             assert_eq!(first.status, 200, "{layout:?}, takeover {round}: {}", first.text());
             let late = old.send(Ask::post("/").under(&held.tenure)).await.unwrap();
-            // Under `mutex` the predecessor was told a revision that may be above its successor's create revision.
-            assert!(matches!(reason(&late), Some("stale-tenure" | "not-owner")), "{layout:?}: {}", late.text());
+            // Under `mutex` the predecessor was told a revision that may be above its successor's
+            // create revision.
+            assert!(
+                matches!(reason(&late), Some("stale-tenure" | "not-owner")),
+                "{layout:?}: {}",
+                late.text()
+            );
             (session, held) = (next, now);
         }
         scene.finish().await;
@@ -60,7 +67,8 @@ async fn a_new_holder_of_a_queue_is_admitted_its_predecessor_never() {
 
 #[tokio::test]
 async fn zombies_are_never_admitted_after_their_successor() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
+    let scene =
+        Scene::open(EtcdVersion::V3_5, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
     let mut new = scene.line().await;
     let mut before = scene.store.hold("/one/lock", "shard-0").await;
     for round in 1..=TAKEOVERS / 3 {
@@ -69,7 +77,8 @@ async fn zombies_are_never_admitted_after_their_successor() {
         let sending = tokio::spawn({
             let before = before.clone();
             async move {
-                // Sends without pause until a request that began after the successor's first has been answered.
+                // Sends without pause until a request that began after the successor's first has
+                // been answered.
                 loop {
                     let last = *is_taken.borrow_and_update();
                     let answer = zombie.send(Ask::post("/").under(&before)).await.unwrap();
@@ -95,7 +104,8 @@ async fn news_that_are_late_refuse_no_new_holder() {
         let etcd = Etcd::start(version).await;
         let relay = Relay::before(&etcd).await;
         let seen_at = [format!("http://{}", relay.address())];
-        let scene = Scene::seeing(etcd, &seen_at, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
+        let scene =
+            Scene::seeing(etcd, &seen_at, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
         let mut before = scene.store.hold("/one/lock", "shard-0").await;
         scene.admits("/", &before).await;
         // Far longer than a request takes to get here on a busy machine, so that it is here first.
@@ -106,13 +116,15 @@ async fn news_that_are_late_refuse_no_new_holder() {
             scene.refuses("/", &before, "stale-tenure", "/one/lock", &now).await;
             before = now;
         }
-        let confirmed = scene.fence.metric(r#"fencepost_confirms_total{outcome="admitted",route="one"}"#).await;
+        let confirmed =
+            scene.fence.metric(r#"fencepost_confirms_total{outcome="admitted",route="one"}"#).await;
         assert!(confirmed >= 5.0, "each was admitted on a read of its own: {confirmed}");
         scene.finish().await;
     }
 }
 
-/// How many requests of the old holder are let in, one after the other, once its successor holds the lock.
+/// How many requests of the old holder are let in, one after the other, once its successor holds
+/// the lock.
 async fn let_in_after(store: &Store, fence: &Fencepost, ledger: &Ledger, old: &Tenure) -> usize {
     store.hold("/one/lock", "shard-new").await;
     let mut let_in = 0;
@@ -128,7 +140,8 @@ async fn new_watch_ends_an_old_holder_as_fast_as_any() {
     for version in EtcdVersion::ALL {
         let etcd = Etcd::start(version).await;
         let relay = Relay::before(&etcd).await;
-        let (store, worker, ledger) = (Store::of(&etcd).await, Worker::start().await, Ledger::default());
+        let (store, worker, ledger) =
+            (Store::of(&etcd).await, Worker::start().await, Ledger::default());
         let routes = [Route::new("one", "/", r#"key = "/one/lock""#)];
         let config = Config::of(&etcd, &worker, &routes);
         let config = config.endpoints(&[format!("http://{}", relay.address())]);
@@ -139,18 +152,24 @@ async fn new_watch_ends_an_old_holder_as_fast_as_any() {
             at_start.push(let_in_after(&store, &fence, &ledger, &old).await);
 
             let old = store.hold("/one/lock", "shard-old").await;
-            assert_eq!(send(&fence.listener, &ledger, Ask::post("/").under(&old)).await.status, 200);
+            assert_eq!(
+                send(&fence.listener, &ledger, Ask::post("/").under(&old)).await.status,
+                200
+            );
             relay.cut().await;
             relay.restore().await;
             eventually("a read is answered again", async || {
-                let fresh = fence.metric(r#"fencepost_watch_restarts_total{source="main"}"#).await > 0.0;
+                let fresh =
+                    fence.metric(r#"fencepost_watch_restarts_total{source="main"}"#).await > 0.0;
                 let answer = send(&fence.listener, &ledger, Ask::post("/").under(&old)).await;
                 (fresh && answer.status == 200).then_some(())
             })
             .await;
             after_a_cut.push(let_in_after(&store, &fence, &ledger, &old).await);
         }
-        println!("etcd {version}: let in late: {at_start:?} after a start, {after_a_cut:?} after a cut");
+        println!(
+            "etcd {version}: let in late: {at_start:?} after a start, {after_a_cut:?} after a cut"
+        );
         for mut let_in in [at_start, after_a_cut] {
             let_in.sort_unstable();
             assert!(let_in[ROUNDS / 2] <= 5, "etcd {version}: {let_in:?}");

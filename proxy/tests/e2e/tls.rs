@@ -1,4 +1,5 @@
-//! TLS in front: clients that others wrote, certificates that change under load, clients that misbehave.
+//! TLS in front: clients that others wrote, certificates that change under load, clients that
+//! misbehave.
 
 mod admin;
 mod clients;
@@ -10,7 +11,9 @@ use std::path::PathBuf;
 use std::process::Output;
 use std::sync::Arc;
 
-use fencepost_tests::{Authority, Connection, Endpoint, Issued, Response, Scratch, Subject, Worker, replace_file};
+use fencepost_tests::{
+    Authority, Connection, Endpoint, Issued, Response, Scratch, Subject, Worker, replace_file,
+};
 use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles};
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -38,7 +41,11 @@ fn paths(files: &Scratch) -> impl Fn(&str) -> PathBuf {
 /// `tls = { … }` with the certificate of a scene and more.
 fn tls(files: &Scratch, more: &str) -> String {
     let path = paths(files);
-    format!("tls = {{ certificate = {:?}, key = {:?}{more} }}", path("server.pem"), path("server.key"))
+    format!(
+        "tls = {{ certificate = {:?}, key = {:?}{more} }}",
+        path("server.pem"),
+        path("server.key")
+    )
 }
 
 /// With required client certificates and a revocation list.
@@ -62,7 +69,8 @@ impl Scene {
     async fn with_limits(listener: impl FnOnce(&Scratch) -> String, limits: &str) -> Scene {
         let (authority, files) = pki();
         let worker = Worker::start().await;
-        let fence = Fencepost::launch_text(&toml(&listener(&files), "", limits, worker.endpoint())).await;
+        let fence =
+            Fencepost::launch_text(&toml(&listener(&files), "", limits, worker.endpoint())).await;
         Scene { fence, worker, authority, files }
     }
 
@@ -86,7 +94,8 @@ impl Scene {
 
     /// A client's certificate, written as `NAME.pem` and `NAME.key`.
     fn issue_client(&self, name: &str) -> Issued {
-        let issued = self.authority.issue(&Subject { common_name: Some(name), ..Subject::default() });
+        let issued =
+            self.authority.issue(&Subject { common_name: Some(name), ..Subject::default() });
         issued.write(self.files.path(), name);
         issued
     }
@@ -94,9 +103,13 @@ impl Scene {
     /// A client that believes the authority and has that certificate.
     fn client(&self, name: Option<&str>, alpn: &[&[u8]]) -> Arc<ClientConfig> {
         let path = paths(&self.files);
-        let identity = name
-            .map(|name| IdentityFiles { certificate: path(&format!("{name}.pem")), key: path(&format!("{name}.key")) });
-        ClientTls::load(ClientFiles { ca: path("ca.pem"), crl: None, identity }, alpn).unwrap().config()
+        let identity = name.map(|name| IdentityFiles {
+            certificate: path(&format!("{name}.pem")),
+            key: path(&format!("{name}.key")),
+        });
+        ClientTls::load(ClientFiles { ca: path("ca.pem"), crl: None, identity }, alpn)
+            .unwrap()
+            .config()
     }
 
     async fn connect(&self, client: &Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
@@ -112,12 +125,16 @@ impl Scene {
     /// How many handshakes have failed for that reason.
     async fn failures(&self, reason: &str) -> f64 {
         let (address, of) = (self.address(), "fencepost_tls_handshake_failures_total");
-        self.fence.metric(&format!("{of}{{name=\"{address}\",reason=\"{reason}\",use=\"listener\"}}")).await
+        self.fence
+            .metric(&format!("{of}{{name=\"{address}\",reason=\"{reason}\",use=\"listener\"}}"))
+            .await
     }
 
     async fn reloads(&self, outcome: &str) -> f64 {
         let (address, of) = (self.address(), "fencepost_tls_reloads_total");
-        self.fence.metric(&format!("{of}{{name=\"{address}\",outcome=\"{outcome}\",use=\"listener\"}}")).await
+        self.fence
+            .metric(&format!("{of}{{name=\"{address}\",outcome=\"{outcome}\",use=\"listener\"}}"))
+            .await
     }
 }
 
@@ -130,7 +147,10 @@ fn pki() -> (Authority, Scratch) {
     (authority, files)
 }
 
-async fn connect(address: SocketAddr, client: &Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
+async fn connect(
+    address: SocketAddr,
+    client: &Arc<ClientConfig>,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     TlsConnector::from(Arc::clone(client)).connect(ServerName::from(address.ip()), stream).await
@@ -143,5 +163,9 @@ async fn get(connection: &mut Connection) -> std::io::Result<Response> {
 }
 
 fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }

@@ -49,7 +49,12 @@ async fn what_could_be_read_in_two_ways_is_malformed() {
         ("Connection", "Fence-Owner"),
         ("Connection", "keep-alive, fence-REVISION"),
     ] {
-        assert_refused(&scene.send(good().header(name, value)).await, "token-malformed", "/one/lock", &held);
+        assert_refused(
+            &scene.send(good().header(name, value)).await,
+            "token-malformed",
+            "/one/lock",
+            &held,
+        );
     }
     assert_eq!(scene.send(good()).await.status, 200);
     scene.finish().await;
@@ -87,7 +92,11 @@ async fn a_path_that_names_no_lock_goes_nowhere() {
 #[tokio::test]
 async fn a_lock_of_other_characters_may_be_percent_encoded() {
     let routes = [
-        Route::new("named", "/named/{shard}/", r#"key = "/ü x/{shard}/{name}", from_header = true"#),
+        Route::new(
+            "named",
+            "/named/{shard}/",
+            r#"key = "/ü x/{shard}/{name}", from_header = true"#,
+        ),
         Route::new("other", "/other/", r#"key = "/ä/lock""#),
     ];
     let scene = Scene::open(EtcdVersion::V3_5, &routes).await;
@@ -101,7 +110,9 @@ async fn a_lock_of_other_characters_may_be_percent_encoded() {
     for lock in ["/ä/lock", "/%C3%A4/lock"] {
         assert_eq!(call(&scene, &other, Some(lock)).await.status, 204, "{lock}");
     }
-    for lock in ["/%c3%bc%20x/2/a", "/ü%20x/2/a", "/%C3%BC%20x/3/a", "/%C3%BC%20x/2/%61", "/%C3%BC+x/2/a"] {
+    for lock in
+        ["/%c3%bc%20x/2/a", "/ü%20x/2/a", "/%C3%BC%20x/3/a", "/%C3%BC%20x/2/%61", "/%C3%BC+x/2/a"]
+    {
         assert_refused(&scene.send(named(lock)).await, "lock-not-allowed", None, &held);
     }
     scene.finish().await;
@@ -111,7 +122,11 @@ async fn a_lock_of_other_characters_may_be_percent_encoded() {
 async fn a_caller_may_name_only_locks_of_the_route() {
     let routes = [
         Route::new("named", "/named/", r#"key = "/named/{name}/lock", from_header = true"#),
-        Route::new("bound", "/bound/{shard}/", r#"key = "/bound/{shard}/{part}", from_header = true"#),
+        Route::new(
+            "bound",
+            "/bound/{shard}/",
+            r#"key = "/bound/{shard}/{part}", from_header = true"#,
+        ),
     ];
     let scene = Scene::open(EtcdVersion::V3_5, &routes).await;
     let held = scene.store.hold("/named/a/lock", "shard-1").await;
@@ -120,7 +135,11 @@ async fn a_caller_may_name_only_locks_of_the_route() {
     assert_eq!(scene.send(named("/named/a/lock")).await.status, 200);
     let unnamed = scene.send(Ask::post("/named/x").under(&held)).await;
     assert_refused(&unnamed, "token-missing", None, &held);
-    assert!(unnamed.text().contains("Name the lock that you hold in Fence-Lock"), "{}", unnamed.text());
+    assert!(
+        unnamed.text().contains("Name the lock that you hold in Fence-Lock"),
+        "{}",
+        unnamed.text()
+    );
     let tokenless = scene.send(Ask::post("/named/x").header("Fence-Lock", "/named/a/lock")).await;
     assert_refused(&tokenless, "token-missing", "/named/a/lock", None);
     assert!(tokenless.text().contains("Send the owner and the revision"), "{}", tokenless.text());
@@ -178,8 +197,9 @@ async fn a_route_may_have_its_own_headers_status_and_exempt_methods() {
         .with(r#"exempt_methods = ["GET"]"#);
     let scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
     let held = scene.store.hold("/one/lock", "shard-1").await;
-    let mine =
-        |owner: &str, revision: i64| Ask::post("/").header("X-Master", owner).header("x-term", &revision.to_string());
+    let mine = |owner: &str, revision: i64| {
+        Ask::post("/").header("X-Master", owner).header("x-term", &revision.to_string())
+    };
     assert_eq!(scene.send(mine("shard-1", held.revision)).await.status, 200);
     assert_eq!(scene.send(Ask::post("/").method("GET")).await.status, 200);
     scene.refuses("/", &held, "token-missing", "/one/lock", &held).await;
@@ -212,28 +232,50 @@ async fn an_unjudged_token_does_not_reach_an_enforced_worker() {
 
 #[tokio::test]
 async fn a_request_that_may_mean_another_method_is_not_exempt() {
-    let route = Route::new("one", "/", r#"key = "/one/lock""#).with(r#"exempt_methods = ["GET", "HEAD"]"#);
+    let route =
+        Route::new("one", "/", r#"key = "/one/lock""#).with(r#"exempt_methods = ["GET", "HEAD"]"#);
     let scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
     let held = scene.store.hold("/one/lock", "shard-1").await;
-    for name in ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X_HTTP_Method_Override"] {
+    for name in
+        ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X_HTTP_Method_Override"]
+    {
         for method in ["GET", "HEAD"] {
             let overridden = || Ask::post("/").method(method).header(name, "DELETE");
             let answer = scene.send(overridden()).await;
-            assert_eq!((answer.status, answer.header("fence-reason")), (428, Some("token-missing")), "{method} {name}");
+            assert_eq!(
+                (answer.status, answer.header("fence-reason")),
+                (428, Some("token-missing")),
+                "{method} {name}"
+            );
             assert_eq!(scene.send(overridden().under(&held)).await.status, 200, "{method} {name}");
-            assert_eq!(scene.worker.seen().pop().unwrap().header(&name.to_lowercase()), Some("DELETE"));
+            assert_eq!(
+                scene.worker.seen().pop().unwrap().header(&name.to_lowercase()),
+                Some("DELETE")
+            );
         }
     }
-    assert_eq!(scene.send(Ask::post("/").method("GET").header("X-HTTP-Methods", "DELETE")).await.status, 200);
+    assert_eq!(
+        scene.send(Ask::post("/").method("GET").header("X-HTTP-Methods", "DELETE")).await.status,
+        200
+    );
     // Some workers leave a body unread that has no meaning, and take it for the next request.
     for method in ["GET", "HEAD"] {
         let hiding = || Ask::post("/").method(method).body(b"DELETE / HTTP/1.1\r\n\r\n");
         let answer = scene.send(hiding()).await;
-        assert_eq!((answer.status, answer.header("fence-reason")), (428, Some("token-missing")), "{method}");
+        assert_eq!(
+            (answer.status, answer.header("fence-reason")),
+            (428, Some("token-missing")),
+            "{method}"
+        );
         assert_eq!(scene.send(hiding().under(&held)).await.status, 200, "{method}");
     }
-    for (protocol, expected) in [("websocket", 428), ("h2c, WebSocket", 428), ("h2c", 200), ("websocket2", 200)] {
-        let read = Ask::post("/").method("GET").header("Connection", "Upgrade").header("Upgrade", protocol);
+    for (protocol, expected) in
+        [("websocket", 428), ("h2c, WebSocket", 428), ("h2c", 200), ("websocket2", 200)]
+    {
+        let read = Ask::post("/")
+            .method("GET")
+            .header("Connection", "Upgrade")
+            .header("Upgrade", protocol);
         assert_eq!(scene.send(read).await.status, expected, "{protocol}");
         if expected == 200 {
             assert_eq!(scene.worker.seen().pop().unwrap().header("upgrade"), None, "{protocol}");
@@ -256,15 +298,20 @@ async fn the_worker_gets_the_token_and_nothing_else_like_fencing() {
     let [locked] = one_lock();
     let scene = Scene::open(EtcdVersion::V3_4, &[open, locked]).await;
     let held = scene.store.hold("/one/lock", "shard-1").await;
-    let answer =
-        Answer::ok("done").header("fence-reason", "stale-tenure").header("fence-floor", "7").header("x-kept", "1");
+    let answer = Answer::ok("done")
+        .header("fence-reason", "stale-tenure")
+        .header("fence-floor", "7")
+        .header("x-kept", "1");
     scene.worker.on("/fenced", Behaviour::Answer(answer));
-    let headers = "Fence-Verdict:admit Fence-Lock:/other Connection:x-private X-Private:1 X-Public:2";
+    let headers =
+        "Fence-Verdict:admit Fence-Lock:/other Connection:x-private X-Private:1 X-Public:2";
     let headers = headers.split(' ').map(|header| header.split_once(':').unwrap());
-    let ask = headers.fold(Ask::post("/fenced?q=1").under(&held), |ask, (name, value)| ask.header(name, value));
+    let ask = headers
+        .fold(Ask::post("/fenced?q=1").under(&held), |ask, (name, value)| ask.header(name, value));
     let elsewhere = "x-original-url x_rewrite_url script_name script-name x-script-name path.info";
     let elsewhere = elsewhere.split(' ').collect::<Vec<_>>();
-    let leading_past = |ask: Ask| elsewhere.iter().fold(ask, |ask, name| ask.header(name, "/fenced"));
+    let leading_past =
+        |ask: Ask| elsewhere.iter().fold(ask, |ask, name| ask.header(name, "/fenced"));
     let answer = scene.send(leading_past(ask)).await;
     assert_eq!((answer.status, answer.text().as_str()), (200, "done"));
     assert_eq!(answer.header("x-kept"), Some("1"));

@@ -5,7 +5,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use fencepost_tests::{Answer, Behaviour, BodyEnd, Connection, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker};
+use fencepost_tests::{
+    Answer, Behaviour, BodyEnd, Connection, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker,
+};
 
 use socket2::SockRef;
 
@@ -37,13 +39,19 @@ async fn large_uploads_take_no_memory() {
     let before = scene.fence.memory_peak();
     let piece = vec![b'x'; MIB];
     let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
-    connection.send(head("PUT", "/large", &tenure, &format!("Content-Length: {LARGE}\r\n"))).await.unwrap();
+    connection
+        .send(head("PUT", "/large", &tenure, &format!("Content-Length: {LARGE}\r\n")))
+        .await
+        .unwrap();
     for _ in 0..LARGE / MIB {
         connection.send(&piece).await.unwrap();
     }
     assert_eq!(connection.response().await.unwrap().status, 200);
     // The same, in chunks.
-    connection.send(head("PUT", "/large", &tenure, "Transfer-Encoding: chunked\r\n")).await.unwrap();
+    connection
+        .send(head("PUT", "/large", &tenure, "Transfer-Encoding: chunked\r\n"))
+        .await
+        .unwrap();
     let chunk = [format!("{MIB:x}\r\n").into_bytes(), piece, b"\r\n".to_vec()].concat();
     for _ in 0..LARGE / MIB {
         connection.send(&chunk).await.unwrap();
@@ -51,8 +59,11 @@ async fn large_uploads_take_no_memory() {
     connection.send("0\r\n\r\n").await.unwrap();
     assert_eq!(connection.response().await.unwrap().status, 200);
     let seen = scene.worker.seen();
-    let large: Vec<_> =
-        seen.iter().filter(|seen| seen.path == "/large").map(|seen| (seen.body_bytes, seen.body_end)).collect();
+    let large: Vec<_> = seen
+        .iter()
+        .filter(|seen| seen.path == "/large")
+        .map(|seen| (seen.body_bytes, seen.body_end))
+        .collect();
     assert_eq!(large, [(LARGE as u64, Some(BodyEnd::Whole)); 2]);
     let grown = scene.fence.memory_peak() - before;
     println!("two uploads of {} MiB: the peak of memory grew by {} KiB", LARGE / MIB, grown / 1024);
@@ -68,7 +79,10 @@ async fn large_downloads_take_no_memory_even_if_they_are_read_slowly() {
     let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
     connection.send(head("GET", "/large", &tenure, "")).await.unwrap();
     let response = connection.head().await.unwrap();
-    assert_eq!((response.status, response.header("content-length")), (200, Some(LARGE.to_string().as_str())));
+    assert_eq!(
+        (response.status, response.header("content-length")),
+        (200, Some(LARGE.to_string().as_str()))
+    );
     // Nobody reads while others are served: whatever the proxy were to hoard, it would hoard now.
     for _ in 0..200 {
         scene.admits("/", &tenure).await;
@@ -87,7 +101,9 @@ async fn a_refusal_in_the_middle_of_an_upload_is_a_status() {
     let (scene, tenure) = held().await;
     let stale = Tenure::new("shard-0", tenure.revision - 1);
     let body = vec![b'x'; 3_000_000];
-    for framing in [format!("Content-Length: {}\r\n", body.len()), "Transfer-Encoding: chunked\r\n".to_owned()] {
+    for framing in
+        [format!("Content-Length: {}\r\n", body.len()), "Transfer-Encoding: chunked\r\n".to_owned()]
+    {
         let chunked = framing.starts_with("Transfer");
         let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
         connection.send(head("POST", "/upload", &stale, &framing)).await.unwrap();
@@ -104,7 +120,10 @@ async fn a_refusal_in_the_middle_of_an_upload_is_a_status() {
         }
         // The connection goes on.
         if answer.header("connection") != Some("close") {
-            connection.send(head("POST", "/after", &tenure, "Content-Length: 0\r\n")).await.unwrap();
+            connection
+                .send(head("POST", "/after", &tenure, "Content-Length: 0\r\n"))
+                .await
+                .unwrap();
             assert_eq!(connection.response().await.unwrap().status, 200, "{framing}");
         }
     }
@@ -128,27 +147,37 @@ async fn a_refusal_in_the_middle_of_an_upload_is_a_status() {
 #[tokio::test]
 async fn an_unknown_expectation_is_answered_at_once() {
     let (scene, tenure) = held().await;
-    for expectations in ["Expect: 100-continue, x", "Expect: x,100-Continue", "Expect: 100-continue\r\nExpect: x"] {
+    for expectations in
+        ["Expect: 100-continue, x", "Expect: x,100-Continue", "Expect: 100-continue\r\nExpect: x"]
+    {
         for body in ["", "hello"] {
             let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
             let framing = format!("{expectations}\r\nContent-Length: 5\r\n");
             connection.send(head("POST", "/upload", &tenure, &framing) + body).await.unwrap();
             let answer = connection.response().await.unwrap();
             // What the client sends next may be a request, or the body all the same.
-            assert_eq!((answer.status, answer.header("connection")), (417, Some("close")), "{expectations}");
+            assert_eq!(
+                (answer.status, answer.header("connection")),
+                (417, Some("close")),
+                "{expectations}"
+            );
             assert_eq!(connection.rest().await.unwrap(), b"", "{expectations}");
         }
     }
     // Nobody waits for leave to send nothing.
     let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
-    connection.send(head("POST", "/empty", &tenure, "Expect: 100-continue, x\r\nContent-Length: 0\r\n")).await.unwrap();
+    connection
+        .send(head("POST", "/empty", &tenure, "Expect: 100-continue, x\r\nContent-Length: 0\r\n"))
+        .await
+        .unwrap();
     assert_eq!(connection.response().await.unwrap().status, 200);
     let paths: Vec<String> = scene.worker.seen().into_iter().map(|seen| seen.path).collect();
     assert_eq!(paths, ["/", "/empty"]);
     scene.finish().await;
 }
 
-/// A worker that answers every request and closes its connections at once, or exactly when it is told to.
+/// A worker that answers every request and closes its connections at once, or exactly when it is
+/// told to.
 #[derive(Clone)]
 struct ClosingWorker {
     address: SocketAddr,
@@ -165,7 +194,8 @@ enum Last {
 impl ClosingWorker {
     fn start(last: Last) -> ClosingWorker {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let worker = ClosingWorker { address: listener.local_addr().unwrap(), open: Arc::default() };
+        let worker =
+            ClosingWorker { address: listener.local_addr().unwrap(), open: Arc::default() };
         let open = Arc::clone(&worker.open);
         thread::spawn(move || {
             for connection in listener.incoming() {
@@ -194,7 +224,8 @@ impl ClosingWorker {
         }
     }
 
-    /// Closes all connections; the news has reached the other side's socket when this returns. How many there were.
+    /// Closes all connections; the news has reached the other side's socket when this returns. How
+    /// many there were.
     fn close_idle(&self) -> usize {
         let open: Vec<TcpStream> = self.open.lock().unwrap().drain(..).collect();
         // One that the proxy has closed by itself meanwhile is closed all the same.
@@ -208,7 +239,8 @@ async fn a_worker_that_closes_idle_connections_at_random_makes_no_502() {
     let tenure = Store::of(&etcd).await.hold("/k", "shard-1").await;
     let worker = ClosingWorker::start(Last::Order);
     let upstream = format!("http://{}", worker.address);
-    let mut fence = Fencepost::serve(&Config::new(&[etcd.endpoint()], &upstream, &[Route::k()])).await;
+    let mut fence =
+        Fencepost::serve(&Config::new(&[etcd.endpoint()], &upstream, &[Route::k()])).await;
     let ledger = Ledger::default();
     let mut lines = Vec::new();
     for _ in 0..4 {
@@ -226,7 +258,8 @@ async fn a_worker_that_closes_idle_connections_at_random_makes_no_502() {
         }
     }
     assert!(closed > 200, "connections were closed under the proxy: {closed}");
-    // Nor where the proxy finds the request and the end of its idle connection at once: the request first, and last.
+    // Nor where the proxy finds the request and the end of its idle connection at once: the request
+    // first, and last.
     for round in 0..40 {
         let line = &mut lines[round % 4];
         fence.process().pause().await;
@@ -238,7 +271,8 @@ async fn a_worker_that_closes_idle_connections_at_random_makes_no_502() {
             worker.close_idle();
             fence.process().resume();
         };
-        let (answer, ()) = tokio::join!(line.send(Ask::post("/").method("GET").under(&tenure)), meanwhile);
+        let (answer, ()) =
+            tokio::join!(line.send(Ask::post("/").method("GET").under(&tenure)), meanwhile);
         let answer = answer.unwrap();
         assert_eq!(answer.status, 200, "after a pause, round {round}: {}", answer.text());
     }
@@ -263,7 +297,8 @@ async fn a_worker_that_closes_after_each_answer_makes_no_502() {
 async fn failures_of_the_worker_are_no_refusals() {
     let port = FreePort::reserve();
     let routes = [
-        Route::new("gone", "/gone/", r#"key = "/k""#).with(&format!("upstream = \"http://{}\"", port.address())),
+        Route::new("gone", "/gone/", r#"key = "/k""#)
+            .with(&format!("upstream = \"http://{}\"", port.address())),
         Route::new("silent", "/silent", r#"key = "/k""#).with(r#"upstream_timeout = "300ms""#),
         Route::k(),
     ];
@@ -314,7 +349,11 @@ async fn trailers_pass_both_ways() {
     scene.worker.on("/trailers", Behaviour::Answer(answer));
     connection.send(head("GET", "/trailers", &tenure, "TE: trailers\r\n")).await.unwrap();
     let answer = connection.response().await.unwrap();
-    assert_eq!(answer.trailers.get("x-sum").map(|value| value.as_bytes()), Some(&b"7"[..]), "{answer:?}");
+    assert_eq!(
+        answer.trailers.get("x-sum").map(|value| value.as_bytes()),
+        Some(&b"7"[..]),
+        "{answer:?}"
+    );
     scene.finish().await;
 }
 
@@ -331,6 +370,11 @@ async fn unix_sockets_work_on_both_sides() {
     let ledger = Ledger::default();
     assert_eq!(send(&fence.listener, &ledger, Ask::post("/").under(&tenure)).await.status, 200);
     let stale = Tenure::new("shard-0", tenure.revision - 1);
-    assert_refused(&send(&fence.listener, &ledger, Ask::post("/").under(&stale)).await, "stale-tenure", "/k", &tenure);
+    assert_refused(
+        &send(&fence.listener, &ledger, Ask::post("/").under(&stale)).await,
+        "stale-tenure",
+        "/k",
+        &tenure,
+    );
     ledger.check(&worker);
 }

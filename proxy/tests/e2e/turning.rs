@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, Latch, Response, eventually};
+use fencepost_tests::{
+    Answer, Behaviour, BodyEnd, Connection, EtcdVersion, Latch, Response, eventually,
+};
 use tokio::task::JoinHandle;
 
 use crate::fencepost::Route;
@@ -67,9 +69,14 @@ async fn what_named_no_lock_counts_as_anybodys_when_its_route_enforces() {
     let scene = Scene::open(EtcdVersion::V3_5, &[watching(route())]).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
     let held = Held::at_worker(&scene).await;
-    let mut upload = begin(&scene, "/upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", "3\r\nhal\r\n").await;
+    let mut upload =
+        begin(&scene, "/upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", "3\r\nhal\r\n")
+            .await;
     let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
-    eventually("a part of the upload is there", async || of("/upload").filter(|seen| seen.body_bytes == 3)).await;
+    eventually("a part of the upload is there", async || {
+        of("/upload").filter(|seen| seen.body_bytes == 3)
+    })
+    .await;
     // Its body is not whole: nothing of it can have gone out.
     let mut unsent = begin(&scene, "/unsent HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
     scene.until_metric("fencepost_in_flight{route=\"k\"}", 3.0).await;
@@ -79,7 +86,10 @@ async fn what_named_no_lock_counts_as_anybodys_when_its_route_enforces() {
     unsent.send("ite").await.unwrap();
     assert_refused(&unsent.final_response().await.unwrap(), "token-missing", None, None);
     let _ = upload.send("4\r\nfall\r\n0\r\n\r\n").await; // Cut or not yet: it goes nowhere.
-    let upload = eventually("the upload is over", async || of("/upload").filter(|seen| seen.body_end.is_some())).await;
+    let upload = eventually("the upload is over", async || {
+        of("/upload").filter(|seen| seen.body_end.is_some())
+    })
+    .await;
     assert_eq!((upload.body_bytes, upload.body_end), (3, Some(BodyEnd::Cut)));
     scene.until_metric("fencepost_in_flight{route=\"k\"}", 2.0).await;
     assert!(of("/held/next").is_none(), "one of those that came before is at the worker");
@@ -115,7 +125,11 @@ async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
     let watch = |name: &str, path: &str| watching(patient(Route::new(name, path, lock)));
     let off = |path: &str| Route::new("off", path, lock).with("mode = \"off\"");
     let cases = [
-        ("folded into one that judges", vec![judge("/w/"), watch("rest", "/")], vec![vec![judge("/")]]),
+        (
+            "folded into one that judges",
+            vec![judge("/w/"), watch("rest", "/")],
+            vec![vec![judge("/")]],
+        ),
         (
             "behind one that takes what it took",
             vec![judge("/w/"), watch("rest", "/")],
@@ -202,7 +216,12 @@ async fn what_needs_no_token_goes_on_when_its_route_enforces_and_is_waited_for()
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let held = scene.start_at_worker(Ask::post("/held").method("GET")).await;
     scene.fence.reloads(&scene.config.clone().routes(&[route()])).await;
-    assert_refused(&scene.send(Ask::post("/next").under(&holder)).await, "handoff-timeout", LOCK, &holder);
+    assert_refused(
+        &scene.send(Ask::post("/next").under(&holder)).await,
+        "handoff-timeout",
+        LOCK,
+        &holder,
+    );
     latch.open();
     assert_eq!(held.await.unwrap().text(), "held");
     scene.until_metric("fencepost_in_flight{route=\"k\"}", 0.0).await;
@@ -210,11 +229,13 @@ async fn what_needs_no_token_goes_on_when_its_route_enforces_and_is_waited_for()
     scene.finish().await;
 }
 
-/// Each turn has its time: that of another route, which has long been over, is none of its business.
+/// Each turn has its time: that of another route, which has long been over, is none of its
+/// business.
 #[tokio::test]
 async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned_before() {
     let lock = r#"key = "/k""#;
-    let short = |name: &str, path: &str| Route::new(name, path, lock).with("orphan_timeout = \"100ms\"");
+    let short =
+        |name: &str, path: &str| Route::new(name, path, lock).with("orphan_timeout = \"100ms\"");
     let judge = patient(Route::new("judge", "/held", lock));
     let off = Route::new("off", "/", lock).with("mode = \"off\"");
     let before = [watching(short("another", "/a/")), watching(short("held", "/held"))];
@@ -222,7 +243,10 @@ async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned
     let holder = scene.store.hold(LOCK, "shard-1").await;
     scene.until_known(LOCK, Some("shard-1")).await;
     let held = Held::at_worker(&scene).await;
-    scene.fence.reloads(&scene.config.clone().routes(&[short("another", "/a/"), off.clone()])).await;
+    scene
+        .fence
+        .reloads(&scene.config.clone().routes(&[short("another", "/a/"), off.clone()]))
+        .await;
     scene.admits("/a/", &holder).await; // It may be another's: waited for, for as long as that route says.
     scene.fence.reloads(&scene.config.clone().routes(&[judge, off])).await;
     let next = scene.start(Ask::post("/held/next").under(&holder));
@@ -235,7 +259,8 @@ async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned
 #[tokio::test]
 async fn what_was_let_past_goes_on_where_no_route_judges_its_like() {
     let lock = r#"key = "/k""#;
-    let judge = |name: &str, path: &str| Route::new(name, path, lock).with("handoff_timeout = \"200ms\"");
+    let judge =
+        |name: &str, path: &str| Route::new(name, path, lock).with("handoff_timeout = \"200ms\"");
     let rest = |name: &str| watching(Route::new(name, "/b/", lock));
     for after in [
         vec![judge("judge", "/a/"), Route::new("rest", "/b/", lock).with("mode = \"off\"")],
@@ -250,10 +275,19 @@ async fn what_was_let_past_goes_on_where_no_route_judges_its_like() {
         let scene = Scene::open(EtcdVersion::V3_5, &before).await;
         let holder = scene.store.hold(LOCK, "shard-1").await;
         scene.until_known(LOCK, Some("shard-1")).await;
-        let mut upload = begin(&scene, "/b/up HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", "3\r\nhal\r\n").await;
+        let mut upload = begin(
+            &scene,
+            "/b/up HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked",
+            "3\r\nhal\r\n",
+        )
+        .await;
         let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
-        eventually("a part of the upload is there", async || of("/b/up").filter(|seen| seen.body_bytes == 3)).await;
-        let mut unsent = begin(&scene, "/b/unsent HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
+        eventually("a part of the upload is there", async || {
+            of("/b/up").filter(|seen| seen.body_bytes == 3)
+        })
+        .await;
+        let mut unsent =
+            begin(&scene, "/b/unsent HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
         scene.until_metric("fencepost_in_flight{route=\"rest\"}", 2.0).await;
         scene.fence.reloads(&scene.config.clone().routes(&after)).await;
         scene.admits("/a/next", &holder).await;
@@ -265,10 +299,12 @@ async fn what_was_let_past_goes_on_where_no_route_judges_its_like() {
     }
 }
 
-/// No other source can guard its locks while it may run, and an operator, who speaks of one lock, does not end it.
+/// No other source can guard its locks while it may run, and an operator, who speaks of one lock,
+/// does not end it.
 #[tokio::test]
 async fn what_was_let_past_and_may_run_on_is_not_forgotten_with_its_source() {
-    let named = || named_by_the_caller().with("handoff_timeout = \"200ms\"\norphan_timeout = \"1h\"");
+    let named =
+        || named_by_the_caller().with("handoff_timeout = \"200ms\"\norphan_timeout = \"1h\"");
     for ask in [Ask::post("/lost"), Ask::post("/lost").header("Fence-Lock", LOCK)] {
         let scene = Scene::open(EtcdVersion::V3_5, &[watching(named())]).await;
         let holder = scene.store.hold(LOCK, "shard-1").await;
@@ -293,7 +329,8 @@ async fn what_was_let_past_and_may_run_on_is_not_forgotten_with_its_source() {
     }
 }
 
-/// It is counted nowhere until its body is whole; by then another source's gate had let the holder in, which knows nothing of it.
+/// It is counted nowhere until its body is whole; by then another source's gate had let the holder
+/// in, which knows nothing of it.
 #[tokio::test]
 async fn what_is_not_counted_yet_keeps_its_lock_from_another_sources_gate() {
     let scene = Scene::open(EtcdVersion::V3_5, &[watching(named_by_the_caller())]).await;
@@ -312,7 +349,10 @@ async fn what_is_not_counted_yet_keeps_its_lock_from_another_sources_gate() {
     client.send("ite").await.unwrap();
     assert_eq!(client.final_response().await.unwrap().status, 200);
     drop(client);
-    eventually("nobody is at the worker", async || (reload(&renamed).await.status == 200).then_some(())).await;
+    eventually("nobody is at the worker", async || {
+        (reload(&renamed).await.status == 200).then_some(())
+    })
+    .await;
     scene.finish().await;
 }
 

@@ -17,7 +17,9 @@ fn route(key: &str, handoff_timeout: &str) -> Route {
 /// Begins an upload under that tenure. Returns once the worker has seen it.
 async fn begin(scene: &Scene, Tenure { owner, revision }: &Tenure) -> Connection {
     let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
-    let head = format!("POST /k/up HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r\n");
+    let head = format!(
+        "POST /k/up HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r\n"
+    );
     client.send(head + "Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n").await.unwrap();
     let has_begun = |one: &fencepost_tests::Seen| one.path == "/k/up" && one.body_bytes == 5;
     scene.worker.wait_until("the upload has begun", |seen| seen.iter().any(has_begun)).await;
@@ -30,7 +32,10 @@ async fn send_rest(client: &mut Connection) {
 }
 
 async fn is_answered(mut client: Connection) {
-    let answer = tokio::time::timeout(PATIENCE, client.response()).await.expect("the upload goes on").unwrap();
+    let answer = tokio::time::timeout(PATIENCE, client.response())
+        .await
+        .expect("the upload goes on")
+        .unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 

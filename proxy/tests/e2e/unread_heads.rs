@@ -14,7 +14,10 @@ async fn connect(scene: &Scene) -> Connection {
 }
 
 async fn failures(scene: &Scene, failure: &str) -> f64 {
-    scene.fence.metric(&format!("fencepost_failures_total{{failure=\"{failure}\",route=\"none\"}}")).await
+    scene
+        .fence
+        .metric(&format!("fencepost_failures_total{{failure=\"{failure}\",route=\"none\"}}"))
+        .await
 }
 
 #[tokio::test]
@@ -49,13 +52,19 @@ async fn each_head_that_is_not_read_is_counted_and_logged() {
         let mut connection = connect(&scene).await;
         connection.send(head).await.unwrap();
         let answer = connection.final_response().await.unwrap();
-        assert_eq!((answer.status, answer.text().as_str()), (if is_too_large { 431 } else { 400 }, ""), "{why}");
+        assert_eq!(
+            (answer.status, answer.text().as_str()),
+            (if is_too_large { 431 } else { 400 }, ""),
+            "{why}"
+        );
         expected[usize::from(is_too_large)] += 1.0;
-        let are_counted =
-            async || [failures(&scene, "unreadable").await, failures(&scene, "large-head").await] == expected;
+        let are_counted = async || {
+            [failures(&scene, "unreadable").await, failures(&scene, "large-head").await] == expected
+        };
         until(&format!("{why:?} is counted"), async || are_counted().await).await;
         let failure = if is_too_large { "large-head" } else { "unreadable" };
-        let line = |line: &str| line.contains("INFO") && line.contains(failure) && line.contains(why);
+        let line =
+            |line: &str| line.contains("INFO") && line.contains(failure) && line.contains(why);
         until(&format!("{why:?} in the log"), async || scene.fence.log().lines().any(line)).await;
     }
     scene.finish().await;
@@ -71,16 +80,21 @@ async fn a_client_that_closes_amid_a_head_is_not_counted() {
         assert_eq!(connection.rest().await.unwrap(), b"", "{head:?}");
     }
     let held = scene.store.hold("/k", "shard-1").await;
-    for (token, status) in
-        [(String::new(), 428), (format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", held.owner, held.revision), 400)]
-    {
+    for (token, status) in [
+        (String::new(), 428),
+        (format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", held.owner, held.revision), 400),
+    ] {
         let mut connection = connect(&scene).await;
-        let head = format!("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n{token}\r\n");
+        let head =
+            format!("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n{token}\r\n");
         connection.send(format!("{head}no size")).await.unwrap();
         assert_eq!(connection.final_response().await.unwrap().status, status);
         connection.rest().await.unwrap();
     }
     scene.until_metric("fencepost_connections", 0.0).await;
-    assert_eq!([failures(&scene, "unreadable").await, failures(&scene, "large-head").await], [0.0, 0.0]);
+    assert_eq!(
+        [failures(&scene, "unreadable").await, failures(&scene, "large-head").await],
+        [0.0, 0.0]
+    );
     scene.finish().await;
 }

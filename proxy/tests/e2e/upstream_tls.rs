@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use fencepost_tests::{Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, replace_file, until};
+use fencepost_tests::{
+    Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, replace_file, until,
+};
 use http::Version;
 
 use crate::access_log::make_fifo;
@@ -26,9 +28,12 @@ struct Tls {
 impl Tls {
     async fn start(protocols: &[&str]) -> Tls {
         let authority = Authority::new("the workers'");
-        let identity = authority.issue(&Subject { names: &["worker.internal"], ..Subject::default() });
+        let identity =
+            authority.issue(&Subject { names: &["worker.internal"], ..Subject::default() });
         let (ca, scratch) = (authority.certificate(), Scratch::new());
-        let worker = Worker::start_tls(&WorkerTls { identity: &identity, client_ca: Some(&ca), protocols }).await;
+        let worker =
+            Worker::start_tls(&WorkerTls { identity: &identity, client_ca: Some(&ca), protocols })
+                .await;
         let tls = Tls { authority, worker, scratch };
         replace_file(&tls.scratch.path().join("ca.pem"), &ca);
         tls.issue_ours(&tls.authority);
@@ -36,13 +41,15 @@ impl Tls {
     }
 
     fn issue_ours(&self, authority: &Authority) {
-        let ours = authority.issue(&Subject { common_name: Some("fencepost"), ..Subject::default() });
+        let ours =
+            authority.issue(&Subject { common_name: Some("fencepost"), ..Subject::default() });
         ours.write(self.scratch.path(), "ours");
     }
 
     /// The worker shows another certificate from now on.
     fn change(&self, authority: &Authority, protocols: &[&str]) {
-        let identity = authority.issue(&Subject { names: &["worker.internal"], ..Subject::default() });
+        let identity =
+            authority.issue(&Subject { names: &["worker.internal"], ..Subject::default() });
         let ca = self.authority.certificate();
         self.worker.change_tls(&WorkerTls { identity: &identity, client_ca: Some(&ca), protocols });
     }
@@ -75,7 +82,8 @@ async fn ask(fence: &Fencepost, ledger: &Ledger, tenure: &Tenure) -> u16 {
 async fn a_worker_behind_tls_gets_the_holders_requests_only() {
     for (protocols, version) in [(BOTH, Version::HTTP_2), (&["http/1.1"], Version::HTTP_11)] {
         let etcd = Etcd::start(EtcdVersion::V3_5).await;
-        let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(protocols).await, Ledger::default());
+        let (store, tls, ledger) =
+            (Store::of(&etcd).await, Tls::start(protocols).await, Ledger::default());
         let zombie = store.hold("/k", "shard-1").await;
         let fence = Fencepost::serve(&tls.config(&etcd)).await;
         assert_eq!(ask(&fence, &ledger, &zombie).await, 200);
@@ -99,7 +107,8 @@ async fn certificates_change_under_load_without_a_failure() {
     let mut callers = Vec::new();
     for _ in 0..4 {
         let mut line = Line::open(&fence.listener, &ledger).await;
-        let (stop, sent, ask) = (Arc::clone(&stop), Arc::clone(&sent), Ask::post("/").under(&holder));
+        let (stop, sent, ask) =
+            (Arc::clone(&stop), Arc::clone(&sent), Ask::post("/").under(&holder));
         callers.push(tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 let answer = line.send(ask.clone()).await.expect("the connection goes on");
@@ -165,9 +174,17 @@ async fn an_impostor_of_a_worker_gets_nothing_and_is_named() {
     checks(1, says).await;
     let fence = Fencepost::serve(&config).await;
     let answer = send(&fence.listener, &ledger, Ask::post("/").under(&holder)).await;
-    assert_eq!((answer.status, answer.text().contains(r#""forwarded":false"#)), (502, true), "{}", answer.text());
+    assert_eq!(
+        (answer.status, answer.text().contains(r#""forwarded":false"#)),
+        (502, true),
+        "{}",
+        answer.text()
+    );
     fence.until_log(says).await;
-    assert_eq!(fence.admin_json("/locks//k").await["gate"]["at_worker"].as_array().map(Vec::len), Some(0));
+    assert_eq!(
+        fence.admin_json("/locks//k").await["gate"]["at_worker"].as_array().map(Vec::len),
+        Some(0)
+    );
 
     // Ours is refused, and by TLS 1.3 that is said late.
     tls.change(&tls.authority, BOTH);
@@ -194,7 +211,11 @@ async fn a_failed_handshake_is_explained_in_both_log_formats() {
         let log = fence.log();
         let why = "upstream as worker.internal: its certificate is not signed by an authority of upstream_tls.ca: invalid peer certificate";
         for line in log.lines().filter(|line| line.contains("no TLS with")) {
-            assert!(line.contains(why) && (format == "text" || line.contains(r#""error":"no TLS with"#)), "{line}");
+            assert!(
+                line.contains(why)
+                    && (format == "text" || line.contains(r#""error":"no TLS with"#)),
+                "{line}"
+            );
         }
     }
 }
@@ -213,7 +234,11 @@ async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {
     let config = config.routes(&[tls.route_showing("next")]);
     let no_log = tls.scratch.path().join("access.log");
     make_fifo(&no_log); // It can be written, and is opened last: nobody reads it.
-    fs::write(fence.file(), config.clone().section(&format!("[access_log]\npath = {no_log:?}")).toml()).unwrap();
+    fs::write(
+        fence.file(),
+        config.clone().section(&format!("[access_log]\npath = {no_log:?}")).toml(),
+    )
+    .unwrap();
     for _ in 0..2 {
         let answer = fence.admin("POST", "/reload").await;
         assert!(answer.status == 422 && answer.text().contains("access.log"), "{}", answer.text());

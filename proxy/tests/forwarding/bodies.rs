@@ -31,7 +31,10 @@ fn a_larger_body_is_passed_on_as_it_comes() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
     let mut client = proxy.client();
-    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 64 * 1024 + 1));
+    client.send(&format!(
+        "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
+        64 * 1024 + 1
+    ));
     client.send("begin");
     let mut peer = worker.next();
     let head = peer.head();
@@ -140,14 +143,18 @@ fn an_answer_to_an_unfinished_request_is_passed_on_at_once_and_the_rest_of_the_r
 
 #[test]
 fn a_worker_that_answers_early_and_closes_is_heard_by_a_client_that_writes_all_before_it_reads() {
-    for how in ["Content-Length: 8\r\n\r\ntoo much", "Connection: close\r\nContent-Length: 8\r\n\r\ntoo much"] {
+    for how in [
+        "Content-Length: 8\r\n\r\ntoo much",
+        "Connection: close\r\nContent-Length: 8\r\n\r\ntoo much",
+    ] {
         let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {
             peer.head();
             peer.exactly(10);
             peer.send(&format!("HTTP/1.1 413 Content Too Large\r\n{how}"));
         }));
         let mut client = proxy.client();
-        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 8 * MIB));
+        client
+            .send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 8 * MIB));
         client.send_bytes(&vec![b'x'; 8 * MIB]);
         let (head, body) = client.answer();
         assert!(head.starts_with("HTTP/1.1 413 ") && body == b"too much", "{head}");
@@ -171,7 +178,8 @@ fn a_refused_upload_gets_its_answer_and_the_connection_goes_on() {
 
 #[test]
 fn who_has_waited_for_leave_in_vain_and_sends_its_body_all_the_same_gets_its_refusal() {
-    // The connection was closed with the answer, so that what came then reset it: the client saw its writing fail, and no answer.
+    // The connection was closed with the answer, so that what came then reset it: the client saw
+    // its writing fail, and no answer.
     let proxy = Proxy::before(Worker::echo());
     for expectations in ["Expect: 100-Continue", "Expect: x\r\nExpect: 100-continue"] {
         let mut client = proxy.client();
@@ -189,7 +197,10 @@ fn who_has_waited_for_leave_in_vain_and_sends_its_body_all_the_same_gets_its_ref
 fn a_refused_upload_is_answered_before_it_has_been_sent() {
     let proxy = Proxy::before(Worker::echo());
     let mut client = proxy.client();
-    client.send(&format!("POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\nbegin", 3 * MIB));
+    client.send(&format!(
+        "POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\nbegin",
+        3 * MIB
+    ));
     let (head, _) = client.answer();
     assert!(head.starts_with("HTTP/1.1 412 "), "{head}");
 }
@@ -216,7 +227,10 @@ fn curl_sees_the_refusal_of_a_large_upload() {
 fn an_unwanted_body_without_end_closes_the_connection() {
     let proxy = Proxy::before(Worker::echo());
     let mut client = proxy.client();
-    client.send(&format!("POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 128 * MIB));
+    client.send(&format!(
+        "POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
+        128 * MIB
+    ));
     assert!(client.answer().0.starts_with("HTTP/1.1 412 "));
     let zeros = vec![0; MIB];
     let sent = (0..128).take_while(|_| client.try_send_bytes(&zeros).is_ok()).count();
@@ -236,7 +250,11 @@ fn a_cut_upload_never_looks_whole() {
         drop(client);
         let rest = String::from_utf8(peer.until_end()).unwrap();
         assert!(!rest.contains("0\r\n\r\n"), "{rest:?}");
-        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::BodyCut)], "the worker may use what it has");
+        assert_eq!(
+            proxy.wait_for_events(1),
+            [Event::Finished(Ending::BodyCut)],
+            "the worker may use what it has"
+        );
     }
 }
 
@@ -256,7 +274,8 @@ fn a_worker_that_drops_a_cut_upload_leaves_it_uncertain() {
 
 #[test]
 fn an_upload_and_a_download_at_the_same_time_do_not_wait_for_each_other() {
-    // An echo that has no more room than its sockets: whoever does not read while it writes stops both.
+    // An echo that has no more room than its sockets: whoever does not read while it writes stops
+    // both.
     let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
         peer.head();
         peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
@@ -279,7 +298,8 @@ fn an_upload_and_a_download_at_the_same_time_do_not_wait_for_each_other() {
 
 #[test]
 fn an_upload_goes_on_while_nobody_reads_the_answer() {
-    // The worker answers at length before it has read the request; the client writes all of it before it reads.
+    // The worker answers at length before it has read the request; the client writes all of it
+    // before it reads.
     let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
         peer.head();
         let writing = peer.stream().try_clone().unwrap();

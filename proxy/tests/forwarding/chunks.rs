@@ -41,7 +41,9 @@ fn over_http_1_trailers_pass_that_were_named_and_to_a_client_only_if_it_takes_th
         let proxy = Proxy::before(worker.address());
         let mut client = proxy.client();
         let framing = format!("{named}Transfer-Encoding: chunked\r\n\r\n");
-        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\n{te}{framing}5\r\nabcde\r\n0\r\nX-Sum: 5\r\n\r\n"));
+        client.send(&format!(
+            "POST / HTTP/1.1\r\nHost: test\r\n{te}{framing}5\r\nabcde\r\n0\r\nX-Sum: 5\r\n\r\n"
+        ));
         let mut peer = worker.next();
         peer.head();
         assert_eq!(peer.chunks(), (b"abcde".to_vec(), to_worker.to_owned()), "{named:?} {te:?}");
@@ -77,7 +79,11 @@ fn chunks_that_are_all_here_with_their_head_become_a_body_of_known_length() {
             peer.send(&format!("{HEAD}\r\n{fields}\r\n{chunks}"));
             let head = client.head();
             assert_field(&head, "content-length", length);
-            assert_field(&head, "transfer-encoding", if length.is_some() { None } else { Some("chunked") });
+            assert_field(
+                &head,
+                "transfer-encoding",
+                if length.is_some() { None } else { Some("chunked") },
+            );
             let got = if length.is_some() { client.body_of(&head) } else { client.chunks().0 };
             assert_eq!(got, body.as_bytes(), "{fields}{chunks}");
         }
@@ -98,7 +104,12 @@ fn an_upload_in_chunks_that_is_here_with_its_head_is_one_of_known_length() {
         // These have no place behind a length.
         ("Trailer: X-Sum\r\n", "5\r\nbegin\r\n0\r\nX-Sum: 5\r\n\r\n", "begin", None),
         ("Trailer: X-Sum\r\n", "0\r\nX-Sum: 0\r\n\r\n", "", None),
-        ("Trailer: Fence-Owner\r\n", "5\r\nbegin\r\n0\r\nFence-Owner: forged\r\n\r\n", "begin", Some("5")),
+        (
+            "Trailer: Fence-Owner\r\n",
+            "5\r\nbegin\r\n0\r\nFence-Owner: forged\r\n\r\n",
+            "begin",
+            Some("5"),
+        ),
     ] {
         let worker = Worker::by_hand();
         let proxy = Proxy::before(worker.address());
@@ -108,7 +119,11 @@ fn an_upload_in_chunks_that_is_here_with_its_head_is_one_of_known_length() {
         let mut peer = worker.next();
         let head = peer.head();
         assert_field(&head, "content-length", length);
-        assert_field(&head, "transfer-encoding", if length.is_some() { None } else { Some("chunked") });
+        assert_field(
+            &head,
+            "transfer-encoding",
+            if length.is_some() { None } else { Some("chunked") },
+        );
         let got = if length.is_some() { peer.body_of(&head) } else { peer.chunks().0 };
         assert_eq!(got, body.as_bytes(), "{fields}{chunks}");
         peer.respond("done");
@@ -137,7 +152,8 @@ fn an_upload_in_chunks_that_is_here_but_for_its_end_is_passed_on_in_chunks() {
 #[test]
 fn an_upload_in_chunks_is_passed_on_in_chunks_where_none_is_to_be_read_whole() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { whole_bytes_max: 0, ..Settings::default() });
+    let proxy =
+        Proxy::with(worker.address(), Settings { whole_bytes_max: 0, ..Settings::default() });
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n0\r\n\r\n");
     let mut peer = worker.next();
@@ -150,7 +166,9 @@ fn an_upload_in_chunks_that_is_broken_where_it_is_here_never_reaches_the_worker(
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
     let mut client = proxy.client();
-    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\nx\r\n");
+    client.send(
+        "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\nx\r\n",
+    );
     let (head, _) = client.answer();
     assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
     assert!(!worker.has_another());
@@ -159,7 +177,8 @@ fn an_upload_in_chunks_that_is_broken_where_it_is_here_never_reaches_the_worker(
 #[test]
 fn a_client_that_waits_for_leave_to_send_chunks_gets_it_when_the_worker_has_the_head() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
+    let proxy =
+        Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
     let (mut first, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n");

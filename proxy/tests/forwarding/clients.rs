@@ -7,10 +7,13 @@ use fencepost::server::{Drained, Limits};
 use fencepost::upstream::Ending;
 use http::Request;
 
-use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_is_asked, field};
+use crate::support::{
+    Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_is_asked, field,
+};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
-/// A limit that is waited for. That of a head begins when its connection is accepted: it is long enough for a client about to send.
+/// A limit that is waited for. That of a head begins when its connection is accepted: it is long
+/// enough for a client about to send.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// A proxy whose one short limit is set by `change`; all others are long.
@@ -85,7 +88,8 @@ fn an_idle_connection_is_closed_in_time_and_not_before() {
     let mut client = proxy.client();
     let begun = Instant::now();
     let mut last_asked = begun;
-    // With each request its time begins anew. If this thread is held up for as long, the connection is closed already.
+    // With each request its time begins anew. If this thread is held up for as long, the connection
+    // is closed already.
     while begun.elapsed() < 2 * idle_timeout {
         let asked = Instant::now();
         if client.try_send_bytes(GET.as_bytes()).is_err() || client.answer_or_end().is_none() {
@@ -112,20 +116,29 @@ fn a_connection_whose_requests_are_answered_by_us_is_idle_between_them() {
 #[test]
 fn a_client_that_falls_silent_in_its_body_is_told_so_and_closed() {
     for length in [100, 1_000_000] {
-        let proxy = limited(|limits| (limits.body_timeout, limits.discard_timeout) = (MOMENT, MOMENT));
+        let proxy =
+            limited(|limits| (limits.body_timeout, limits.discard_timeout) = (MOMENT, MOMENT));
         let mut client = proxy.client();
-        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\nbegin"));
-        assert!(client.answer().0.starts_with("HTTP/1.1 400 "), "as the support of these tests has it");
+        client.send(&format!(
+            "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\nbegin"
+        ));
+        assert!(
+            client.answer().0.starts_with("HTTP/1.1 400 "),
+            "as the support of these tests has it"
+        );
         assert_eq!(client.until_end(), b"");
     }
 }
 
-/// What it announced is waited for, so that it can read its answer in peace; not for ever, since it keeps its place meanwhile.
+/// What it announced is waited for, so that it can read its answer in peace; not for ever, since it
+/// keeps its place meanwhile.
 #[test]
 fn a_refused_client_that_falls_silent_in_its_body_is_let_go_and_makes_room() {
     assert_eq!(Limits::default().discard_timeout, Duration::from_secs(5));
     let discard_timeout = 2 * MOMENT;
-    let only_one = || limited(|limits| (limits.connections_max, limits.discard_timeout) = (1, discard_timeout));
+    let only_one = || {
+        limited(|limits| (limits.connections_max, limits.discard_timeout) = (1, discard_timeout))
+    };
     let another_comes_after = |proxy: &Proxy, asked: Instant| {
         let mut next = proxy.client();
         assert!(next.ask(GET).0.starts_with("HTTP/1.1 200 "));
@@ -141,14 +154,19 @@ fn a_refused_client_that_falls_silent_in_its_body_is_let_go_and_makes_room() {
 
     // Over HTTP/2 only its stream is closed; its connection waits from then on.
     let (proxy, asked) = (only_one(), Instant::now());
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap().block_on(async {
-        let mut client = Http2Client::connect(proxy.address()).await;
-        let refused = Request::post("http://test/refuse").body(()).unwrap();
-        let (answer, mut body) = client.begin(refused).await;
-        body.send_data("begin".into(), false).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 412);
-        another_comes_after(&proxy, asked);
-    });
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async {
+            let mut client = Http2Client::connect(proxy.address()).await;
+            let refused = Request::post("http://test/refuse").body(()).unwrap();
+            let (answer, mut body) = client.begin(refused).await;
+            body.send_data("begin".into(), false).unwrap();
+            assert_eq!(answer.await.unwrap().status(), 412);
+            another_comes_after(&proxy, asked);
+        });
 }
 
 #[test]
@@ -169,7 +187,12 @@ fn a_client_that_does_not_read_is_closed_and_its_request_ends_without_it() {
 
 #[test]
 fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
-    let limits = Limits { header_timeout: SHORT, idle_timeout: SHORT, body_timeout: SHORT, ..Limits::default() };
+    let limits = Limits {
+        header_timeout: SHORT,
+        idle_timeout: SHORT,
+        body_timeout: SHORT,
+        ..Limits::default()
+    };
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
     let (mut client, mut peer) = proxy.at_worker(&worker, GET);
@@ -182,7 +205,8 @@ fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
 fn a_connection_that_its_client_ends_is_not_reset_though_it_sends_an_empty_line_too_much() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let (mut client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    let (mut client, mut peer) =
+        proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     client.send("\r\n");
     peer.respond("done");
     assert_eq!(client.answer().1, b"done");
@@ -192,11 +216,17 @@ fn a_connection_that_its_client_ends_is_not_reset_though_it_sends_an_empty_line_
 }
 
 #[test]
-fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_at_once_if_it_does_not() {
-    // Closed with requests unread, it was reset: the client could not write the rest of them, nor read its last answer perhaps.
+fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_at_once_if_it_does_not()
+ {
+    // Closed with requests unread, it was reset: the client could not write the rest of them, nor
+    // read its last answer perhaps.
     let request = format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {}\r\n\r\n", "x".repeat(20_000));
     for max in [Some(2), None] {
-        let limits = Limits { requests_per_connection_max: max, discard_timeout: 3 * PATIENCE, ..Limits::default() };
+        let limits = Limits {
+            requests_per_connection_max: max,
+            discard_timeout: 3 * PATIENCE,
+            ..Limits::default()
+        };
         let proxy = Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() });
         if max.is_none() {
             proxy.server().leave();
@@ -229,14 +259,18 @@ fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_a
 
 #[test]
 fn an_upload_that_was_answered_early_goes_on_and_its_connection_is_idle_behind_it() {
-    // What came behind the answer was taken for the next request's head, which has to be there in time.
+    // What came behind the answer was taken for the next request's head, which has to be there in
+    // time.
     const PIECES: usize = 40;
     let limits = Limits { header_timeout: SHORT, ..Limits::default() };
     let worker = Worker::by_hand();
     let settings = Settings { limits, idle_timeout: PATIENCE, ..Settings::default() };
     let proxy = Proxy::with(worker.address(), settings);
     let mut client = proxy.client();
-    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", PIECES * 10_000));
+    client.send(&format!(
+        "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
+        PIECES * 10_000
+    ));
     let mut peer = worker.next();
     peer.head();
     peer.respond("early");
@@ -258,11 +292,13 @@ fn an_upload_that_was_answered_early_goes_on_and_its_connection_is_idle_behind_i
 fn whoever_has_begun_an_upload_and_waits_for_a_connection_to_the_worker_is_not_silent() {
     let limits = Limits { body_timeout: SHORT, ..Limits::default() };
     let worker = Worker::by_hand();
-    let settings = Settings { limits, connections_max: 1, ready_timeout: PATIENCE, ..Settings::default() };
+    let settings =
+        Settings { limits, connections_max: 1, ready_timeout: PATIENCE, ..Settings::default() };
     let proxy = Proxy::with(worker.address(), settings);
     let (mut first, mut peer) = proxy.at_worker(&worker, GET);
     let mut client = proxy.client();
-    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    client
+        .send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
     assert_eq!(client.within(SHORT + 2 * MOMENT), b"");
     peer.respond("first");
     first.answer();
@@ -336,13 +372,21 @@ fn a_server_that_leaves_says_so_with_each_answer_and_goes_on_serving() {
     let mut idle = proxy.client();
     idle.ask("GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n");
     proxy.server().leave();
-    assert_eq!(idle.within(MOMENT), b"", "an idle connection is left open: a request may be on its way");
+    assert_eq!(
+        idle.within(MOMENT),
+        b"",
+        "an idle connection is left open: a request may be on its way"
+    );
     let (head, _) = idle.ask("GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n");
     assert_eq!(field(&head, "connection"), Some("close"), "{head}");
     assert_eq!(idle.until_end(), b"");
     peer.respond("done");
     let (head, body) = busy.answer();
-    assert_eq!((field(&head, "connection"), body.as_slice()), (Some("close"), &b"done"[..]), "{head}");
+    assert_eq!(
+        (field(&head, "connection"), body.as_slice()),
+        (Some("close"), &b"done"[..]),
+        "{head}"
+    );
     assert_eq!(busy.until_end(), b"");
     let (head, _) = proxy.client().ask("GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n");
     assert_eq!(field(&head, "connection"), Some("close"), "{head}");

@@ -117,14 +117,19 @@ fn a_client_that_knows_an_end_by_the_connections_sees_a_reset_where_its_answer_i
     ] {
         let worker = Worker::by_hand();
         let proxy = Proxy::before(worker.address());
-        let (mut client, mut peer) = proxy.at_worker(&worker, &format!("{method} / HTTP/1.0\r\n\r\n"));
+        let (mut client, mut peer) =
+            proxy.at_worker(&worker, &format!("{method} / HTTP/1.0\r\n\r\n"));
         peer.send(&head);
         client.head();
         peer.send(rest);
         drop(peer);
         let mut body = Vec::new();
         let end = client.stream().read_to_end(&mut body).map_err(|error| error.kind()).err();
-        assert_eq!(end, (!whole).then_some(ErrorKind::ConnectionReset), "{method}, {head:?}, then {rest:?}");
+        assert_eq!(
+            end,
+            (!whole).then_some(ErrorKind::ConnectionReset),
+            "{method}, {head:?}, then {rest:?}"
+        );
     }
 }
 
@@ -156,7 +161,8 @@ fn a_worker_that_never_answers_is_not_waited_for_for_ever() {
 #[test]
 fn a_worker_that_falls_silent_in_the_middle_of_its_answer_is_cut_off() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), Duration::from_secs(20)));
+    let proxy =
+        Proxy::with(worker.address(), impatient(Duration::from_secs(1), Duration::from_secs(20)));
     let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
     client.head();
@@ -206,7 +212,8 @@ fn a_worker_that_says_that_it_is_at_a_request_which_has_taken_too_long_is_waited
         assert!(client.head().starts_with("HTTP/1.1 504 "));
         let begun = Instant::now();
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-        let words = std::iter::repeat_n("HTTP/1.1 102 Processing\r\n\r\n", 12).chain((0..12).map(|at| &head[at..=at]));
+        let words = std::iter::repeat_n("HTTP/1.1 102 Processing\r\n\r\n", 12)
+            .chain((0..12).map(|at| &head[at..=at]));
         for word in words {
             assert_eq!(peer.within(2 * MOMENT), b"", "its connection is still open");
             peer.send(word);
@@ -265,7 +272,8 @@ fn a_client_that_sends_slowly_is_not_taken_for_a_silent_worker() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), MOMENT));
     let mut client = proxy.client();
-    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    client
+        .send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
     let mut peer = worker.next();
     peer.head();
     peer.line();

@@ -1,12 +1,13 @@
-//! What a successor waits for when its predecessor's tenure ends, before the whole proxy and a store in memory.
+//! What a successor waits for when its predecessor's tenure ends, before the whole proxy and a
+//! store in memory.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use crate::support::{Client, MOMENT, PATIENCE, Peer, Scene};
 
-/// Each has its turn with the connection that it has got: if it had to make another, and all were taken by those behind it, they would
-/// wait for each other.
+/// Each has its turn with the connection that it has got: if it had to make another, and all were
+/// taken by those behind it, they would wait for each other.
 #[test]
 fn many_that_wait_with_few_connections_get_in_one_after_the_other() {
     const MANY: usize = 60;
@@ -29,8 +30,11 @@ fn many_that_wait_with_few_connections_get_in_one_after_the_other() {
         }
     };
     let others: Vec<Peer> = (0..2).map(|_| scene.worker.next()).collect();
-    let worker: Vec<_> =
-        others.into_iter().chain([peer]).map(|peer| std::thread::spawn(move || answers(peer))).collect();
+    let worker: Vec<_> = others
+        .into_iter()
+        .chain([peer])
+        .map(|peer| std::thread::spawn(move || answers(peer)))
+        .collect();
     for mut client in waiting {
         assert_eq!(client.answer().1, b"in");
     }
@@ -101,7 +105,8 @@ fn a_late_answer_that_is_still_arriving_holds_the_successor_up_until_its_end() {
     assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
 }
 
-/// hyper tells nobody of interim answers: the successor went in while its predecessor's request was at the worker, and said so.
+/// hyper tells nobody of interim answers: the successor went in while its predecessor's request was
+/// at the worker, and said so.
 #[test]
 fn a_worker_that_says_that_it_is_at_a_request_holds_the_successor_up() {
     let scene = Scene::with("upstream_timeout = \"1s\"\norphan_timeout = \"2s\"");
@@ -125,7 +130,8 @@ fn a_worker_that_says_that_it_is_at_a_request_holds_the_successor_up() {
 /// A route that turns to enforce has to know of it.
 #[test]
 fn what_was_let_past_counts_for_as_long_as_its_late_answer_arrives() {
-    let scene = Scene::with("mode = \"shadow\"\nupstream_timeout = \"100ms\"\norphan_timeout = \"2s\"");
+    let scene =
+        Scene::with("mode = \"shadow\"\nupstream_timeout = \"100ms\"\norphan_timeout = \"2s\"");
     let mut client = scene.get(&scene.hold("a"));
     let mut peer = scene.worker.next();
     peer.next_request();
@@ -188,7 +194,8 @@ fn a_streaming_route_is_cut_before_its_first_word() {
     scene.somebody_comes(&mut successor);
 }
 
-/// What had been lost was taken for a request with an end, which is waited for: a stream held its successor up for as long as it went on.
+/// What had been lost was taken for a request with an end, which is waited for: a stream held its
+/// successor up for as long as it went on.
 #[test]
 fn a_stream_without_end_is_cut_with_its_tenure_though_it_was_lost_before() {
     let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"1h\"");
@@ -240,7 +247,10 @@ fn while_the_store_is_silent_uploads_and_tunnels_pause_and_are_cut_after_handoff
     tunnel.send("more");
     assert_eq!((peer.within(MOMENT), tunnel_peer.within(MOMENT)), (vec![], vec![]));
     scene.store.resume();
-    assert_eq!((peer.exactly(9), tunnel_peer.exactly(4)), (b"4\r\nmore\r\n".to_vec(), b"more".to_vec()));
+    assert_eq!(
+        (peer.exactly(9), tunnel_peer.exactly(4)),
+        (b"4\r\nmore\r\n".to_vec(), b"more".to_vec())
+    );
     scene.store.pause();
     assert_eq!((peer.until_end(), tunnel_peer.until_end()), (vec![], vec![]));
     scene.metric_becomes("fencepost_cut_requests_total", "2");

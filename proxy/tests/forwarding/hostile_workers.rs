@@ -1,4 +1,5 @@
-//! Workers whose answers two readers could read in two ways: a client gets one clean answer or none, and nobody else anything.
+//! Workers whose answers two readers could read in two ways: a client gets one clean answer or
+//! none, and nobody else anything.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use fencepost::upstream::Ending;
 
 use crate::support::{Client, Event, Peer, Proxy, Worker};
 
-/// What a worker may say to the one request that it was asked, and whether another may be asked on that connection.
+/// What a worker may say to the one request that it was asked, and whether another may be asked on
+/// that connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It is passed on with this body, and the connection is kept.
@@ -89,7 +91,8 @@ const CASES: &[(&str, &str, Fate)] = &[
     ("chunks and a length", "HTTP/1.1 200 OK\r\nContent-Length: 15\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Left("hello")),
 ];
 
-/// A worker that answers `/case/N` by the table, and anything else with the number of the connection.
+/// A worker that answers `/case/N` by the table, and anything else with the number of the
+/// connection.
 fn worker() -> SocketAddr {
     let connections = Arc::new(AtomicUsize::new(0));
     Worker::scripted(move |mut peer: Peer| {
@@ -99,7 +102,9 @@ fn worker() -> SocketAddr {
             match target.strip_prefix("/case/") {
                 Some(case) => {
                     let (_, answer, fate) = CASES[case.parse::<usize>().unwrap()];
-                    if peer.try_send_bytes(answer.replace("{F}", FORGED).as_bytes()).is_err() || fate == CutShort {
+                    if peer.try_send_bytes(answer.replace("{F}", FORGED).as_bytes()).is_err()
+                        || fate == CutShort
+                    {
                         return;
                     }
                 }
@@ -110,13 +115,16 @@ fn worker() -> SocketAddr {
 }
 
 #[test]
-fn an_answer_that_could_be_read_in_two_ways_is_one_clean_answer_or_none_and_nothing_behind_it_is_one() {
+fn an_answer_that_could_be_read_in_two_ways_is_one_clean_answer_or_none_and_nothing_behind_it_is_one()
+ {
     let mut wrong = Vec::new();
     for (index, (name, _, fate)) in CASES.iter().enumerate() {
         let proxy = Proxy::before(worker());
         let first = honest(&proxy);
         let mut client = proxy.client();
-        client.send(&format!("GET /case/{index} HTTP/1.1\r\nHost: t\r\nTE: trailers\r\nConnection: close, te\r\n\r\n"));
+        client.send(&format!(
+            "GET /case/{index} HTTP/1.1\r\nHost: t\r\nTE: trailers\r\nConnection: close, te\r\n\r\n"
+        ));
         let got = String::from_utf8(client.until_end()).unwrap();
         let (next, last) = (honest(&proxy), honest(&proxy));
         let is_kept = next == first;
@@ -155,10 +163,14 @@ fn read_strictly(bytes: &str) -> Result<(&str, String), Unread> {
         return Err(Unread::Unclean);
     }
     let mut lines = head.split("\r\n");
-    let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ")).ok_or(Unread::Unclean)?;
+    let status =
+        lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ")).ok_or(Unread::Unclean)?;
     let fields: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(": ")).collect();
-    let is_framing = |name: &str| ["content-length", "transfer-encoding"].contains(&name.to_ascii_lowercase().as_str());
-    let framing: Vec<_> = fields.iter().filter(|(name, _)| is_framing(name)).map(|(_, value)| *value).collect();
+    let is_framing = |name: &str| {
+        ["content-length", "transfer-encoding"].contains(&name.to_ascii_lowercase().as_str())
+    };
+    let framing: Vec<_> =
+        fields.iter().filter(|(name, _)| is_framing(name)).map(|(_, value)| *value).collect();
     let has_body = !["204", "304"].contains(&&status[..3]);
     let body = match framing[..] {
         ["chunked"] if has_body => {
@@ -192,7 +204,8 @@ fn read_strictly(bytes: &str) -> Result<(&str, String), Unread> {
 fn a_worker_that_announces_an_answer_without_end_is_left_and_holds_up_nobody() {
     let address = Worker::scripted(|mut peer: Peer| {
         while let Some((head, _)) = peer.next_request() {
-            let flood = format!("HTTP/1.1 103 Early Hints\r\nX: {}\r\n\r\n", "x".repeat(4_000)).repeat(100);
+            let flood =
+                format!("HTTP/1.1 103 Early Hints\r\nX: {}\r\n\r\n", "x".repeat(4_000)).repeat(100);
             match head.split(' ').nth(1).unwrap() {
                 "/endless" => {
                     while peer.try_send_bytes(flood.as_bytes()).is_ok() {}
@@ -217,5 +230,9 @@ fn a_worker_that_announces_an_answer_without_end_is_left_and_holds_up_nobody() {
         assert!(client.head().starts_with("HTTP/1.1 502 "));
     }
     let events = proxy.wait_for_events(14);
-    assert_eq!(events.iter().filter(|event| **event == Event::Finished(Ending::Reset)).count(), 3, "{events:?}");
+    assert_eq!(
+        events.iter().filter(|event| **event == Event::Finished(Ending::Reset)).count(),
+        3,
+        "{events:?}"
+    );
 }

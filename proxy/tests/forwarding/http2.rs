@@ -9,8 +9,8 @@ use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
 use crate::support::{
-    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, PATIENCE, Proxy, Settings, Worker, field, read,
-    some,
+    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, PATIENCE, Proxy, Settings,
+    Worker, field, read, some,
 };
 
 fn to_http2() -> Settings {
@@ -26,7 +26,10 @@ fn post(path: &str) -> Request<()> {
 }
 
 fn trailers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
-    fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    fields
+        .iter()
+        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+        .collect()
 }
 
 /// Waits for permits off the runtime's thread, which may have to serve the worker meanwhile.
@@ -80,7 +83,8 @@ async fn a_body_of_http_2_reaches_a_worker_of_http_1_with_its_trailers() {
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
 }
 
-/// HTTP/2 has trailers without names before them; HTTP/1.1 has none behind a body whose length was said.
+/// HTTP/2 has trailers without names before them; HTTP/1.1 has none behind a body whose length was
+/// said.
 #[tokio::test(flavor = "multi_thread")]
 async fn trailers_that_nobody_named_pass_over_http_2_and_go_no_further_than_to_http_1() {
     for length in [None, Some("3")] {
@@ -104,7 +108,9 @@ async fn trailers_that_nobody_named_pass_over_http_2_and_go_no_further_than_to_h
                 assert_eq!(peer.exactly(3), b"abc");
             }
         }
-        peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: y\r\n\r\n");
+        peer.send(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: y\r\n\r\n",
+        );
         let (body, end) = read(response.await.unwrap().into_body()).await.unwrap();
         assert_eq!(body, b"ok");
         assert_eq!(end.unwrap()["x"], "y");
@@ -139,21 +145,26 @@ async fn a_worker_of_http_2_may_answer_with_as_long_a_head_as_one_of_http_1() {
     client.send("GET / HTTP/1.1\r\nHost: shard.example\r\n\r\n");
     let (_, mut answer) = worker.next().await;
     let long = "x".repeat(15_000);
-    let head = (0..5).fold(Response::builder(), |head, number| head.header(format!("x-{number}"), &long));
+    let head =
+        (0..5).fold(Response::builder(), |head, number| head.header(format!("x-{number}"), &long));
     answer.send_response(head.body(()).unwrap(), true).unwrap();
     let head = tokio::task::block_in_place(|| client.head());
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert_eq!(field(&head, "x-4"), Some(&*long));
 }
 
-/// RFC 9113 has no path that does not begin with a slash. Judged as `/`, it went to the worker as `?query`.
+/// RFC 9113 has no path that does not begin with a slash. Judged as `/`, it went to the worker as
+/// `?query`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_without_a_path_has_one_at_a_worker_of_http_2_and_a_request_of_http_2_has_to_say_it() {
+async fn a_url_without_a_path_has_one_at_a_worker_of_http_2_and_a_request_of_http_2_has_to_say_it()
+{
     let mut worker = Http2Worker::start().await;
     let proxy = Proxy::with(worker.address, to_http2());
     for (target, path) in [("?query", "/?query"), ("?", "/?"), ("", "/"), ("/?query", "/?query")] {
         let mut client = proxy.client();
-        client.send(&format!("GET http://shard.example{target} HTTP/1.1\r\nHost: shard.example\r\n\r\n"));
+        client.send(&format!(
+            "GET http://shard.example{target} HTTP/1.1\r\nHost: shard.example\r\n\r\n"
+        ));
         let (request, mut answer) = worker.next().await;
         assert_eq!(request.uri().path_and_query().unwrap().as_str(), path, "{target:?}");
         answer.send_response(Response::new(()), true).unwrap();
@@ -187,7 +198,13 @@ async fn a_call_with_streams_both_ways_and_trailers_passes() {
     asking.send_data(Bytes::new(), true).unwrap();
     assert_eq!(read(heard).await.unwrap().0, b"");
     assert!(proxy.events().is_empty());
-    telling.send_trailers(trailers(&[("grpc-status", "0"), ("grpc-message", "fine"), ("fence-x", "forged")])).unwrap();
+    telling
+        .send_trailers(trailers(&[
+            ("grpc-status", "0"),
+            ("grpc-message", "fine"),
+            ("fence-x", "forged"),
+        ]))
+        .unwrap();
     assert!(told.data().await.is_none());
     let end = told.trailers().await.unwrap().unwrap();
     assert_eq!(
@@ -208,7 +225,8 @@ async fn the_answer_to_a_head_is_whole_though_a_worker_of_http_2_has_not_said_so
     let (_request, mut answer) = worker.next().await;
     let mut body = answer.send_response(Response::new(()), false).unwrap();
     let mut whole = String::new();
-    tokio::task::block_in_place(|| client.stream().read_to_string(&mut whole)).expect("it is not reset");
+    tokio::task::block_in_place(|| client.stream().read_to_string(&mut whole))
+        .expect("it is not reset");
     assert!(whole.starts_with("HTTP/1.0 200 ") && whole.ends_with("\r\n\r\n"), "{whole}");
     body.send_data(Bytes::new(), true).unwrap();
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
@@ -314,7 +332,11 @@ async fn a_request_that_the_worker_has_refused_unseen_is_sent_again() {
     let (_request, mut answer) = worker.next().await;
     answer.send_response(Response::new(()), true).unwrap();
     assert_eq!(response.await.unwrap().status(), 200);
-    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)], "the first permit came back unused");
+    assert_eq!(
+        events(&proxy, 1).await,
+        [Event::Finished(Ending::Complete)],
+        "the first permit came back unused"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -330,7 +352,8 @@ async fn a_streamed_body_that_the_worker_has_refused_unseen_leaves_nothing_at_th
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
 }
 
-/// A connection to a worker whose windows are shut, with a request at the worker whose body they hold back.
+/// A connection to a worker whose windows are shut, with a request at the worker whose body they
+/// hold back.
 fn held_back(timeouts: Timeouts) -> (Proxy, Client, Frames) {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), Settings { timeouts, ..to_http2() });
@@ -365,7 +388,8 @@ fn a_request_that_was_answered_is_over_when_the_worker_has_let_in_its_body() {
 
 #[test]
 fn nothing_of_a_request_that_is_over_goes_out_though_the_worker_lets_it_in_later() {
-    let (proxy, mut client, mut frames) = held_back(Timeouts { late: MOMENT, ..Timeouts::default() });
+    let (proxy, mut client, mut frames) =
+        held_back(Timeouts { late: MOMENT, ..Timeouts::default() });
     frames.respond(3);
     assert!(client.head().starts_with("HTTP/1.1 200 "));
     let over = [Event::Overdue, Event::Finished(Ending::TimedOut)];
@@ -376,7 +400,8 @@ fn nothing_of_a_request_that_is_over_goes_out_though_the_worker_lets_it_in_later
 
 #[test]
 fn nothing_of_a_request_that_is_overdue_goes_out_though_the_worker_lets_it_in_later() {
-    let (proxy, mut client, mut frames) = held_back(Timeouts { silence: 10 * MOMENT, ..Timeouts::default() });
+    let (proxy, mut client, mut frames) =
+        held_back(Timeouts { silence: 10 * MOMENT, ..Timeouts::default() });
     assert!(client.head().starts_with("HTTP/1.1 504 "));
     assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::TimedOut)]);
     frames.open(3, 5);
@@ -446,7 +471,9 @@ async fn many_requests_share_one_connection_to_a_worker_of_http_2() {
     }
     for (request, mut answer) in answers {
         let path = request.uri().path().to_owned();
-        answer.send_response(Response::builder().header("path", path).body(()).unwrap(), true).unwrap();
+        answer
+            .send_response(Response::builder().header("path", path).body(()).unwrap(), true)
+            .unwrap();
     }
     for (number, response) in responses.into_iter().enumerate() {
         assert_eq!(response.await.unwrap().headers()["path"], format!("/{number}"));
@@ -465,7 +492,9 @@ async fn a_stream_whose_client_falls_silent_is_reset_and_others_go_on() {
         assert_eq!(client.send(get("/")).await.await.unwrap().status(), 200);
         tokio::time::sleep(MOMENT / 2).await; // Others keep the connection busy meanwhile.
     }
-    let ended = tokio::time::timeout(crate::support::PATIENCE, silent).await.expect("it is not left waiting");
+    let ended = tokio::time::timeout(crate::support::PATIENCE, silent)
+        .await
+        .expect("it is not left waiting");
     assert!(ended.is_err() || ended.is_ok_and(|response| response.status() == 400));
 }
 

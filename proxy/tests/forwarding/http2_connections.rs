@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use fencepost::server::Protocol;
 use fencepost::upstream::{
-    Admitted, ConnectionQuota, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks, Timeouts, Upstream,
-    UpstreamAddress, UpstreamError, Wants,
+    Admitted, ConnectionQuota, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks,
+    Timeouts, Upstream, UpstreamAddress, UpstreamError, Wants,
 };
 use fencepost::wire::Background;
 use futures_util::future::join_all;
@@ -20,7 +20,8 @@ use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::Instant;
 
 use crate::support::{
-    Event, Frame, Frames, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, write_until_blocked,
+    Event, Frame, Frames, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker,
+    write_until_blocked,
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
@@ -53,7 +54,8 @@ fn no_more_streams_are_begun_than_the_worker_allows() {
 fn a_worker_that_allows_no_streams_gets_none_until_it_does() {
     let worker = Worker::by_hand();
     let (ready_timeout, idle_timeout) = (Duration::from_secs(2), PATIENCE);
-    let proxy = Proxy::with(worker.address(), Settings { ready_timeout, idle_timeout, ..to_http2() });
+    let proxy =
+        Proxy::with(worker.address(), Settings { ready_timeout, idle_timeout, ..to_http2() });
     let (mut given_up, mut waiting) = (proxy.client(), proxy.client());
     given_up.send(DELETE);
     let mut frames = Frames::with_streams(worker.next(), 0);
@@ -192,7 +194,8 @@ fn give_up_many(proxy: &Proxy, frames: &mut Frames) {
     }
 }
 
-/// Many clients that reset a few requests each are a flood of resets to the worker, which ended the connection with all that was under way there.
+/// Many clients that reset a few requests each are a flood of resets to the worker, which ended the
+/// connection with all that was under way there.
 #[test]
 fn a_connection_on_which_many_requests_were_given_up_gets_no_more() {
     let worker = Worker::by_hand();
@@ -216,7 +219,9 @@ fn a_connection_on_which_many_requests_were_given_up_gets_no_more() {
 #[test]
 fn a_connection_on_which_many_requests_were_given_up_is_used_where_there_may_be_no_other() {
     let of_one = Settings { connections_max: 1, ..to_http2() };
-    for settings in [of_one, Settings { quota: ConnectionQuota::of(1, NonZeroUsize::MIN), ..to_http2() }] {
+    for settings in
+        [of_one, Settings { quota: ConnectionQuota::of(1, NonZeroUsize::MIN), ..to_http2() }]
+    {
         let worker = Worker::by_hand();
         let proxy = Proxy::with(worker.address(), settings);
         let mut frames = None;
@@ -238,11 +243,15 @@ fn a_connection_on_which_many_requests_were_given_up_is_used_where_there_may_be_
     }
 }
 
-/// There might have been another by our own limits, and none could be opened: all got 504, beside a connection with room for a hundred.
+/// There might have been another by our own limits, and none could be opened: all got 504, beside a
+/// connection with room for a hundred.
 #[test]
 fn a_connection_on_which_many_requests_were_given_up_is_used_where_no_other_can_be_opened() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { ready_timeout: Duration::from_secs(1), ..to_http2() });
+    let proxy = Proxy::with(
+        worker.address(),
+        Settings { ready_timeout: Duration::from_secs(1), ..to_http2() },
+    );
     let mut other = proxy.client();
     other.send(GET);
     let mut frames = Frames::with_streams(worker.next(), 100);
@@ -263,9 +272,14 @@ fn a_connection_on_which_many_requests_were_given_up_is_used_where_no_other_can_
 #[test]
 fn an_upload_that_is_cut_takes_no_other_with_it() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = Proxy::with(worker.address(), Settings { tenures: vec![("/upload", tenures.clone())], ..to_http2() });
+    let proxy = Proxy::with(
+        worker.address(),
+        Settings { tenures: vec![("/upload", tenures.clone())], ..to_http2() },
+    );
     let (mut upload, mut other) = (proxy.client(), proxy.client());
-    upload.send("POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    upload.send(
+        "POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n",
+    );
     let mut frames = Frames::with_shut_windows(worker.next());
     assert_eq!(frames.next(), Frame::Headers { stream: 1 });
     other.send(GET);
@@ -287,7 +301,9 @@ fn an_upload_that_is_broken_off_behind_its_answer_may_still_be_at_its_worker() {
         let tenured = vec![("/upload", tenures.clone())];
         let proxy = Proxy::with(worker.address(), Settings { tenures: tenured, ..to_http2() });
         let mut upload = proxy.client();
-        upload.send("POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
+        upload.send(
+            "POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n",
+        );
         let mut frames = Frames::with_wide_windows(worker.next());
         assert_eq!(frames.next(), Frame::Headers { stream: 1 });
         assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"x".to_vec() });
@@ -306,16 +322,19 @@ fn an_upload_that_is_broken_off_behind_its_answer_may_still_be_at_its_worker() {
     }
 }
 
-/// hyper cannot reset the stream of a request whose answer has begun, so that its connection ended, with all that others had on it: their holders'
-/// successors were kept out.
+/// hyper cannot reset the stream of a request whose answer has begun, so that its connection ended,
+/// with all that others had on it: their holders' successors were kept out.
 #[test]
 fn an_upload_that_is_cut_when_its_answer_has_begun_takes_no_other_with_it() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let timeouts = Timeouts { late: Duration::from_secs(4), ..Timeouts::default() };
     let tenured = vec![("/upload", tenures.clone())];
-    let proxy = Proxy::with(worker.address(), Settings { tenures: tenured, timeouts, ..to_http2() });
+    let proxy =
+        Proxy::with(worker.address(), Settings { tenures: tenured, timeouts, ..to_http2() });
     let (mut upload, mut other, mut third) = (proxy.client(), proxy.client(), proxy.client());
-    upload.send("POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    upload.send(
+        "POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n",
+    );
     let mut frames = Frames::with_shut_windows(worker.next());
     assert_eq!(frames.next(), Frame::Headers { stream: 1 });
     frames.begin_response(1);
@@ -335,13 +354,17 @@ fn an_upload_that_is_cut_when_its_answer_has_begun_takes_no_other_with_it() {
     assert!(!frames.ends_before_end(1), "and the connection ends before the upload counts no more");
 }
 
-/// Only fencepost knows why its connection has ended: the worker goes on reading what it has, and was not waited for.
+/// Only fencepost knows why its connection has ended: the worker goes on reading what it has, and
+/// was not waited for.
 #[test]
 fn an_upload_that_was_answered_early_is_not_over_because_its_connection_is_lost() {
     for whole_bytes_max in [64 * 1024, 0] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let tenured = vec![("/stuck", tenures.clone())];
-        let proxy = Proxy::with(worker.address(), Settings { tenures: tenured, whole_bytes_max, ..to_http2() });
+        let proxy = Proxy::with(
+            worker.address(),
+            Settings { tenures: tenured, whole_bytes_max, ..to_http2() },
+        );
         let (mut upload, mut stuck) = (proxy.client(), proxy.client());
         let framing = if whole_bytes_max == 0 {
             "Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n"
@@ -369,7 +392,8 @@ fn an_upload_that_was_answered_early_is_not_over_because_its_connection_is_lost(
     }
 }
 
-/// All of its bytes are with the worker, which does not read; its end was handed over and has to wait.
+/// All of its bytes are with the worker, which does not read; its end was handed over and has to
+/// wait.
 #[test]
 fn an_upload_never_becomes_whole_once_it_is_over() {
     let check = |end: &str| {
@@ -389,7 +413,11 @@ fn an_upload_never_becomes_whole_once_it_is_over() {
         upload.send(end);
         let head = upload.head();
         assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
-        assert!(proxy.wait_for_events(3).contains(&Event::Finished(Ending::TimedOut)), "{:?}", proxy.events());
+        assert!(
+            proxy.wait_for_events(3).contains(&Event::Finished(Ending::TimedOut)),
+            "{:?}",
+            proxy.events()
+        );
         assert!(!frames.ends_before_end(1));
     };
     // Side by side: each takes its whole time.
@@ -402,21 +430,29 @@ fn an_upload_never_becomes_whole_once_it_is_over() {
 
 /// Its head, which the worker allowed no stream for any more, would go out whenever it does.
 #[test]
-fn an_upload_that_the_worker_has_no_room_for_any_more_never_becomes_whole_once_its_tenure_has_ended() {
+fn an_upload_that_the_worker_has_no_room_for_any_more_never_becomes_whole_once_its_tenure_has_ended()
+ {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let (tenures_of, idle_timeout) = (vec![("/wait", tenures.clone())], Duration::from_secs(1));
-    let proxy = Proxy::with(worker.address(), Settings { tenures: tenures_of, idle_timeout, ..to_http2() });
+    let proxy =
+        Proxy::with(worker.address(), Settings { tenures: tenures_of, idle_timeout, ..to_http2() });
     let (mut other, mut upload) = (proxy.client(), proxy.client());
     other.send(GET);
     let mut frames = Frames::with_streams(worker.next(), 2);
     assert_eq!(frames.next(), Frame::Headers { stream: 1 });
-    upload.send("POST /wait HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    upload.send(
+        "POST /wait HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n",
+    );
     assert_eq!(proxy.wait_for_events(1), [Event::Waits]);
     frames.allow(1);
     frames.acknowledged();
     proxy.go_on();
     tenures.end();
-    assert_eq!(proxy.wait_for_events(2), [Event::Waits, Event::BodyCut], "it counts until its connection is closed");
+    assert_eq!(
+        proxy.wait_for_events(2),
+        [Event::Waits, Event::BodyCut],
+        "it counts until its connection is closed"
+    );
     frames.respond(1);
     assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "it shares the connection");
     assert!(!frames.ends_before_end(3), "the connection ends before the upload counts no more");
@@ -425,12 +461,19 @@ fn an_upload_that_the_worker_has_no_room_for_any_more_never_becomes_whole_once_i
 
 fn pool(worker: SocketAddr) -> Pool {
     let (host, port) = (worker.ip().to_string(), worker.port());
-    let upstream = Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Cleartext(Protocol::Http2));
+    let upstream =
+        Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Cleartext(Protocol::Http2));
     Pool::new(upstream, Background::default())
 }
 
-/// What so many that come at once are told for want of a connection, each in so much more time than the one before.
-async fn told(worker: SocketAddr, requests: u32, time: Duration, more: Duration) -> Vec<UpstreamError> {
+/// What so many that come at once are told for want of a connection, each in so much more time than
+/// the one before.
+async fn told(
+    worker: SocketAddr,
+    requests: u32,
+    time: Duration,
+    more: Duration,
+) -> Vec<UpstreamError> {
     let (pool, now) = (pool(worker), Instant::now());
     let ready = |number| pool.ready(Wants::Either, now + time + number * more);
     let told = LocalSet::new().run_until(join_all((0..requests).map(ready))).await;
@@ -448,7 +491,9 @@ async fn all_who_wait_for_a_worker_that_is_not_there_are_told_with_one_attempt()
     });
     for worker in [refusing, closing] {
         let errors = told(worker, 2_000, PATIENCE, Duration::ZERO).await;
-        let is_told = |error: &_| matches!(error, UpstreamError::Unreachable(_) | UpstreamError::Handshake(_));
+        let is_told = |error: &_| {
+            matches!(error, UpstreamError::Unreachable(_) | UpstreamError::Handshake(_))
+        };
         assert!(errors.iter().all(is_told), "{:?}", errors.iter().find(|error| !is_told(error)));
     }
     assert!(attempts.load(Ordering::Relaxed) <= 2, "one, and one for who came during that");
@@ -470,8 +515,8 @@ impl Permit for Told {
     }
 }
 
-/// What was handed over in the moment in which the worker allows fewer streams waits within h2. It goes out in time, or not at all; and
-/// only when that is certain is it over.
+/// What was handed over in the moment in which the worker allows fewer streams waits within h2. It
+/// goes out in time, or not at all; and only when that is certain is it over.
 #[tokio::test]
 async fn a_request_that_the_worker_has_no_room_for_any_more_never_goes_out_once_it_is_over() {
     let work = async {
@@ -494,9 +539,16 @@ async fn a_request_that_the_worker_has_no_room_for_any_more_never_goes_out_once_
 
         let send = |ready: ReadyConnection, silence| {
             let (permit, ended) = oneshot::channel();
-            let request = Request::delete("/").header("host", "test").body(RequestBody::from_bytes("".into())).unwrap();
+            let request = Request::delete("/")
+                .header("host", "test")
+                .body(RequestBody::from_bytes("".into()))
+                .unwrap();
             let timeouts = Timeouts { silence, total: None, late: PATIENCE };
-            let sent = ready.send(Admitted::new(Box::new(request), Told(permit)), timeouts, Instant::now());
+            let sent = ready.send(
+                Admitted::new(Box::new(request), Told(permit)),
+                timeouts,
+                Instant::now(),
+            );
             spawn_local(async { drop(sent.await) });
             ended
         };

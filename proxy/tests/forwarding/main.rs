@@ -1,4 +1,5 @@
-//! The data plane between real sockets: clients that write and read exactly what they are told, workers likewise.
+//! The data plane between real sockets: clients that write and read exactly what they are told,
+//! workers likewise.
 
 mod bodies;
 mod chunks;

@@ -98,7 +98,8 @@ fn an_answer_loses_what_concerns_the_workers_connection_and_what_is_named_like_f
 
 #[test]
 fn an_absolute_target_becomes_a_path_and_its_host() {
-    let seen = seen_by_worker("GET http://real.example/path?q HTTP/1.1\r\nHost: Real.example\r\n\r\n");
+    let seen =
+        seen_by_worker("GET http://real.example/path?q HTTP/1.1\r\nHost: Real.example\r\n\r\n");
     assert!(seen.starts_with("GET /path?q HTTP/1.1\r\n"), "{seen}");
     assert_field(&seen, "host", Some("real.example"));
     let seen = seen_by_worker("OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n");
@@ -112,8 +113,14 @@ fn a_client_of_http_1_0_is_served_and_its_connection_closed() {
     client.send("GET / HTTP/1.0\r\nX-Forwarded-Host: liar\r\n\r\n");
     let answer = String::from_utf8(client.until_end()).unwrap();
     assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
-    assert!(answer.contains("GET / HTTP/1.1\r\n") && answer.contains("via: 1.0 fencepost"), "{answer}");
-    assert!(answer.contains(&format!("host: {}", "127.0.0.1:")), "a worker gets a Host in any case: {answer}");
+    assert!(
+        answer.contains("GET / HTTP/1.1\r\n") && answer.contains("via: 1.0 fencepost"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains(&format!("host: {}", "127.0.0.1:")),
+        "a worker gets a Host in any case: {answer}"
+    );
     assert!(!answer.contains("x-forwarded-host"), "its client has named none: {answer}");
 }
 
@@ -193,12 +200,18 @@ fn framing_is_set_anew() {
         "content-length",
         Some("0"),
     );
-    assert_field(&seen_by_worker("GET / HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"), "content-length", None);
+    assert_field(
+        &seen_by_worker("GET / HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"),
+        "content-length",
+        None,
+    );
     let seen = seen_by_worker("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc");
     assert_field(&seen, "content-length", Some("3"));
     assert!(seen.ends_with("\r\n\r\nabc"));
     // hyper keeps a length that precedes the encoding in its map.
-    let head = seen_by_client("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    let head = seen_by_client(
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    );
     assert_field(&head, "content-length", Some("0"));
 }
 
@@ -207,7 +220,8 @@ fn a_client_that_waits_for_leave_to_send_its_body_gets_it_when_the_body_is_read(
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
     let mut client = proxy.client();
-    client.send("POST / HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    client
+        .send("POST / HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(client.head(), "HTTP/1.1 100 Continue\r\n\r\n");
     client.send("hello");
     let mut peer = worker.next();
@@ -225,7 +239,9 @@ fn a_client_that_is_refused_is_neither_asked_for_its_body_nor_waited_for() {
     let limits = Limits { discard_timeout: 3 * PATIENCE, ..Limits::default() };
     let proxy = Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() });
     let mut client = proxy.client();
-    client.send("POST /refuse HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    client.send(
+        "POST /refuse HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+    );
     let head = client.head();
     assert!(head.starts_with("HTTP/1.1 412 "), "{head}");
     assert_field(&head, "connection", Some("close"));
@@ -236,7 +252,11 @@ fn a_client_that_is_refused_is_neither_asked_for_its_body_nor_waited_for() {
 fn pipelined_requests_are_answered_in_order() {
     let proxy = Proxy::before(Worker::echo());
     let mut client = proxy.client();
-    client.send(&(0..10).map(|number| format!("GET /{number} HTTP/1.1\r\nHost: test\r\n\r\n")).collect::<String>());
+    client.send(
+        &(0..10)
+            .map(|number| format!("GET /{number} HTTP/1.1\r\nHost: test\r\n\r\n"))
+            .collect::<String>(),
+    );
     for number in 0..10 {
         let (_, body) = client.answer();
         assert!(String::from_utf8(body).unwrap().starts_with(&format!("GET /{number} ")));
@@ -278,7 +298,9 @@ fn a_head_that_is_too_long_is_answered_with_431() {
 fn a_worker_may_say_something_before_its_answer() {
     let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
         peer.next_request();
-        peer.send("HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n");
+        peer.send(
+            "HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n",
+        );
         peer.respond("done");
     }));
     assert_eq!(proxy.client().get("/").1, b"done");

@@ -39,7 +39,8 @@ fn requests_one_after_the_other_use_one_connection() {
 #[test]
 fn a_connection_that_the_worker_has_closed_is_not_used() {
     let (closed, told) = mpsc::channel();
-    // Each connection answers a few requests and closes some time after the last, without saying so.
+    // Each connection answers a few requests and closes some time after the last, without saying
+    // so.
     let number = Arc::new(AtomicUsize::new(0));
     let worker = Worker::scripted(move |mut peer: Peer| {
         let number = number.fetch_add(1, Ordering::Relaxed);
@@ -58,12 +59,15 @@ fn a_connection_that_the_worker_has_closed_is_not_used() {
     let mut client = proxy.client();
     for number in 0..3000 {
         assert!(client.ask(GET).0.starts_with("HTTP/1.1 200 "), "request {number}");
-        // A request that is sent while the worker closes has an unknown fate, so this one is sent after it.
+        // A request that is sent while the worker closes has an unknown fate, so this one is sent
+        // after it.
         if [0, 2, 5].contains(&(number % 6)) {
             told.recv_timeout(PATIENCE).unwrap();
         }
     }
-    assert!(proxy.wait_for_events(3000).iter().all(|event| *event == Event::Finished(Ending::Complete)));
+    assert!(
+        proxy.wait_for_events(3000).iter().all(|event| *event == Event::Finished(Ending::Complete))
+    );
 }
 
 #[test]
@@ -163,11 +167,15 @@ fn what_a_worker_hides_behind_an_answer_is_no_answer_to_anyone() {
 
 /// Workers that treat HEAD like GET are well known, and their bodies need not come with the head.
 #[test]
-fn a_connection_on_which_a_body_was_announced_where_none_can_be_is_not_used_again_though_the_body_is_late() {
+fn a_connection_on_which_a_body_was_announced_where_none_can_be_is_not_used_again_though_the_body_is_late()
+ {
     const HEAD: &str = "HEAD / HTTP/1.1\r\nHost: test\r\n\r\n";
-    for (request, status) in
-        [(GET, "204 No Content"), (GET, "304 Not Modified"), (HEAD, "200 OK"), (HEAD, "404 Not Found")]
-    {
+    for (request, status) in [
+        (GET, "204 No Content"),
+        (GET, "304 Not Modified"),
+        (HEAD, "200 OK"),
+        (HEAD, "404 Not Found"),
+    ] {
         for field in ["Content-Length: 6", "Transfer-Encoding: chunked"] {
             let worker = Worker::by_hand();
             // Idle, it would be closed as well.
@@ -190,7 +198,8 @@ fn a_connection_on_which_no_body_was_announced_is_used_again() {
     ] {
         let worker = Worker::by_hand();
         let proxy = Proxy::with(worker.address(), keeping());
-        let (mut client, mut peer) = proxy.at_worker(&worker, &format!("{request} / HTTP/1.1\r\nHost: test\r\n\r\n"));
+        let (mut client, mut peer) =
+            proxy.at_worker(&worker, &format!("{request} / HTTP/1.1\r\nHost: test\r\n\r\n"));
         peer.send(&format!("HTTP/1.1 {head}\r\n\r\n"));
         client.head();
         client.send(GET);
@@ -203,7 +212,8 @@ fn a_connection_on_which_no_body_was_announced_is_used_again() {
 #[test]
 fn an_idle_connection_is_closed_in_time() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { idle_timeout: MOMENT, ..Settings::default() });
+    let proxy =
+        Proxy::with(worker.address(), Settings { idle_timeout: MOMENT, ..Settings::default() });
     let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.respond("hello");
     client.answer();
@@ -255,7 +265,8 @@ fn a_connection_that_is_given_up_unused_is_used_by_the_next_request() {
     assert!(!worker.has_another());
 }
 
-/// hyper would speak HTTP/1.0 to it, which has no chunks: the upload would be sent without its body.
+/// hyper would speak HTTP/1.0 to it, which has no chunks: the upload would be sent without its
+/// body.
 #[test]
 fn an_upload_in_chunks_is_whole_before_a_worker_that_has_answered_in_http_1_0() {
     let worker = Worker::by_hand();
@@ -272,7 +283,8 @@ fn an_upload_in_chunks_is_whole_before_a_worker_that_has_answered_in_http_1_0() 
     assert_eq!(client.answer().1, b"taken");
 }
 
-/// Else it would be used though its worker, which counts from its last answer, is about to close it.
+/// Else it would be used though its worker, which counts from its last answer, is about to close
+/// it.
 #[test]
 fn a_connection_that_is_given_up_unused_is_not_kept_longer_for_that() {
     let worker = Worker::by_hand();
@@ -293,7 +305,8 @@ fn a_connection_that_is_given_up_unused_is_not_kept_longer_for_that() {
 #[test]
 fn a_request_that_waits_gets_the_place_of_a_connection_that_breaks() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
+    let proxy =
+        Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
     let mut first = proxy.client();
     first.send(GET);
     let mut peer = worker.next();
@@ -312,7 +325,12 @@ fn a_request_that_waits_gets_the_place_of_a_connection_that_breaks() {
 #[test]
 fn too_many_waiting_requests_and_those_that_wait_too_long_are_answered() {
     let worker = Worker::by_hand();
-    let settings = Settings { connections_max: 1, waiting_max: 1, ready_timeout: 10 * MOMENT, ..Settings::default() };
+    let settings = Settings {
+        connections_max: 1,
+        waiting_max: 1,
+        ready_timeout: 10 * MOMENT,
+        ..Settings::default()
+    };
     let proxy = Proxy::with(worker.address(), settings);
     let mut first = proxy.client();
     first.send(GET);
@@ -330,7 +348,9 @@ fn too_many_waiting_requests_and_those_that_wait_too_long_are_answered() {
 /// Of how many connections to a worker, by their ports at our end, the kernel knows our end.
 fn ends_left(ours: &[u16], worker: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let port = |address: &str| address.rsplit(':').next().and_then(|port| u16::from_str_radix(port, 16).ok());
+    let port = |address: &str| {
+        address.rsplit(':').next().and_then(|port| u16::from_str_radix(port, 16).ok())
+    };
     let is_one = |line: &&str| match line.split_whitespace().map(port).collect::<Vec<_>>()[..] {
         [_, Some(local), Some(remote), ..] => ours.contains(&local) && remote == worker,
         _ => false,
@@ -338,9 +358,11 @@ fn ends_left(ours: &[u16], worker: u16) -> usize {
     table.lines().filter(is_one).count()
 }
 
-/// Each HEAD left a port in TIME_WAIT: at some hundreds a second there were none left to connect to the worker from.
+/// Each HEAD left a port in TIME_WAIT: at some hundreds a second there were none left to connect to
+/// the worker from.
 #[test]
-fn a_connection_that_cannot_be_used_again_leaves_no_port_behind_once_the_worker_has_the_whole_request() {
+fn a_connection_that_cannot_be_used_again_leaves_no_port_behind_once_the_worker_has_the_whole_request()
+ {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
     let mut client = proxy.client();
@@ -362,7 +384,11 @@ fn a_connection_that_cannot_be_used_again_leaves_no_port_behind_once_the_worker_
 
     // It has answered before it has read this, and is not to lose it.
     let (mut peer, ours) = ask("HEAD / HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nbody");
-    assert_eq!(ends_left(&[ours], worker.address().port()), 1, "an orderly end waits for the worker's");
+    assert_eq!(
+        ends_left(&[ours], worker.address().port()),
+        1,
+        "an orderly end waits for the worker's"
+    );
     assert_eq!(peer.until_end(), b"body");
 }
 
@@ -370,10 +396,14 @@ fn a_connection_that_cannot_be_used_again_leaves_no_port_behind_once_the_worker_
 #[tokio::test(flavor = "multi_thread")]
 async fn four_thousand_requests_that_come_at_once_are_answered_over_four_connections() {
     let worker = Worker::by_hand();
-    let address = UpstreamAddress::Tcp { host: worker.address().ip().to_string(), port: worker.address().port() };
+    let address = UpstreamAddress::Tcp {
+        host: worker.address().ip().to_string(),
+        port: worker.address().port(),
+    };
     let usual = Upstream::new(address.clone(), Speaks::Cleartext(Protocol::Http1));
     let (waiting_max, ready_timeout) = (usual.waiting_max, 10 * PATIENCE);
-    let settings = Settings { connections_max: 4, waiting_max, ready_timeout, ..Settings::default() };
+    let settings =
+        Settings { connections_max: 4, waiting_max, ready_timeout, ..Settings::default() };
     let proxy = Proxy::before_address(address, settings);
     let request = |path| Request::get(format!("http://shard.example{path}")).body(()).unwrap();
     let mut clients = Vec::new();
@@ -384,7 +414,10 @@ async fn four_thousand_requests_that_come_at_once_are_answered_over_four_connect
             answers.push(client.send(request("/")).await);
         }
         // Streams are begun in their order: by then those before it wait, or have a connection.
-        assert_eq!(client.send(request("/refuse")).await.await.unwrap().status(), StatusCode::PRECONDITION_FAILED);
+        assert_eq!(
+            client.send(request("/refuse")).await.await.unwrap().status(),
+            StatusCode::PRECONDITION_FAILED
+        );
         clients.push(client);
     }
     for _ in 0..4 {
@@ -430,7 +463,10 @@ fn unix_sockets_work_on_both_sides() {
     client.write_all(b"GET /unix HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("GET /unix HTTP/1.1\r\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("GET /unix HTTP/1.1\r\n"),
+        "{answer}"
+    );
     assert!(!answer.contains("x-forwarded-for"), "{answer}");
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
 }

@@ -5,7 +5,9 @@ use std::num::NonZeroUsize;
 use std::pin::pin;
 
 use fencepost::server::Protocol;
-use fencepost::upstream::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, UpstreamError, Wants};
+use fencepost::upstream::{
+    ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, UpstreamError, Wants,
+};
 use fencepost::wire::Background;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -35,12 +37,14 @@ async fn worker(protocol: Protocol) -> SocketAddr {
     address
 }
 
-/// A pool that has of these connections as many as it wants, keeps each for as long as it may, and has one request at a time on it.
+/// A pool that has of these connections as many as it wants, keeps each for as long as it may, and
+/// has one request at a time on it.
 async fn pool(protocol: Protocol, quota: &ConnectionQuota) -> Pool {
     let worker = worker(protocol).await;
     let address = UpstreamAddress::Tcp { host: worker.ip().to_string(), port: worker.port() };
     let upstream = Upstream::new(address, Speaks::Cleartext(protocol));
-    let upstream = Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, streams_max: 1, ..upstream };
+    let upstream =
+        Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, streams_max: 1, ..upstream };
     Pool::new(upstream, Background::default())
 }
 
@@ -57,7 +61,10 @@ async fn who_waits_for_a_connection_gets_the_one_that_another_pool_does_not_use(
                 let mut waits = pin!(second.ready(Wants::Either, Instant::now() + PATIENCE));
                 assert!(waits.as_mut().now_or_never().is_none());
                 drop(used);
-                timeout(PATIENCE, waits).await.expect("it waits no longer than it wants to").unwrap();
+                timeout(PATIENCE, waits)
+                    .await
+                    .expect("it waits no longer than it wants to")
+                    .unwrap();
             })
             .await;
     }
@@ -74,7 +81,10 @@ async fn who_waits_for_a_connection_gets_what_its_own_pool_is_done_with() {
                 let mut waits = pin!(pool.ready(Wants::Either, Instant::now() + PATIENCE));
                 assert!(waits.as_mut().now_or_never().is_none());
                 drop(used);
-                timeout(PATIENCE, waits).await.expect("it waits no longer than it wants to").unwrap();
+                timeout(PATIENCE, waits)
+                    .await
+                    .expect("it waits no longer than it wants to")
+                    .unwrap();
             })
             .await;
     }
@@ -96,10 +106,16 @@ async fn what_a_pool_with_many_is_done_with_is_for_those_with_few_though_others_
             let _last = one.ready(Wants::Either, deadline).await.unwrap();
             let mut waits = pin!(many.ready(Wants::Either, deadline));
             let mut comes_later = pin!(none.ready(Wants::Either, deadline));
-            assert!(waits.as_mut().now_or_never().is_none() && comes_later.as_mut().now_or_never().is_none());
+            assert!(
+                waits.as_mut().now_or_never().is_none()
+                    && comes_later.as_mut().now_or_never().is_none()
+            );
             yield_now().await; // Whoever looks after those who wait says so.
             used.pop();
-            timeout(PATIENCE, comes_later).await.expect("it waits no longer than it wants to").unwrap();
+            timeout(PATIENCE, comes_later)
+                .await
+                .expect("it waits no longer than it wants to")
+                .unwrap();
             assert!(waits.as_mut().now_or_never().is_none());
         })
         .await;
@@ -112,10 +128,12 @@ async fn who_waits_in_vain_for_a_connection_is_told_that_all_are_in_use() {
         LocalSet::new()
             .run_until(async {
                 let quota = ConnectionQuota::of(1, NonZeroUsize::MIN);
-                let (first, second) = (pool(Protocol::Http1, &quota).await, pool(protocol, &quota).await);
+                let (first, second) =
+                    (pool(Protocol::Http1, &quota).await, pool(protocol, &quota).await);
                 let _used = first.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
                 let now = Instant::now();
-                let waits = (1..10).map(|number| second.ready(Wants::Either, now + number * MOMENT));
+                let waits =
+                    (1..10).map(|number| second.ready(Wants::Either, now + number * MOMENT));
                 for told in join_all(waits).await {
                     assert!(matches!(told.err(), Some(UpstreamError::Crowded)));
                 }

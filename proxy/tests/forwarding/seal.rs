@@ -10,17 +10,19 @@ use fencepost::upstream::{Ending, Timeouts};
 use http::{Request, Response};
 
 use crate::support::{
-    Client, Event, Http2Client, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, field, read,
-    some, write_until_blocked,
+    Client, Event, Http2Client, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures,
+    Worker, field, read, some, write_until_blocked,
 };
 
-const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n";
+const CHUNKED: &str =
+    "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n";
 const SIZED: &str = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin";
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
-const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-const EVENTS: &str =
-    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n";
+const UPGRADE: &str =
+    "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const SWITCH: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n";
 const MIB: usize = 1024 * 1024;
 
 const COMPLETE: Event = Event::Finished(Ending::Complete);
@@ -40,7 +42,8 @@ async fn events(proxy: &Proxy, count: usize) -> Vec<Event> {
     tokio::task::block_in_place(|| proxy.wait_for_events(count))
 }
 
-/// A request of that length that fencepost has read whole and whose worker has read no more than its head, and what came with that.
+/// A request of that length that fencepost has read whole and whose worker has read no more than
+/// its head, and what came with that.
 fn unread(proxy: &Proxy, worker: &Worker, length: usize) -> (Client, Peer) {
     let mut client = proxy.client();
     client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n"));
@@ -61,7 +64,11 @@ fn an_upload_that_its_tenure_outruns_never_reaches_the_worker_whole() {
         let chunked = field(&peer.head(), "transfer-encoding").is_some();
         assert_eq!(peer.exactly(5), if chunked { b"5\r\nbe" } else { b"begin" });
         tenures.end();
-        assert_eq!(peer.until_end(), if chunked { &b"gin\r\n"[..] } else { b"" }, "neither a last chunk nor the rest");
+        assert_eq!(
+            peer.until_end(),
+            if chunked { &b"gin\r\n"[..] } else { b"" },
+            "neither a last chunk nor the rest"
+        );
         assert_eq!(proxy.wait_for_events(1), [BODY_CUT], "at once, though the client says nothing");
         assert!(client.head().starts_with("HTTP/1.1 502 "));
         assert_eq!(tenures.cuts(), 1);
@@ -106,13 +113,15 @@ fn an_upload_that_was_answered_early_and_is_cut_may_still_be_at_its_worker() {
     }
 }
 
-/// What was read whole was cut with its answer, however good its tenure, and was over then, while the worker went on reading what lay in the kernel.
+/// What was read whole was cut with its answer, however good its tenure, and was over then, while
+/// the worker went on reading what lay in the kernel.
 #[test]
 fn a_request_that_was_read_whole_and_is_answered_early_is_over_when_it_is_with_its_worker() {
     const LENGTH: usize = 32 * MIB;
     for ends in [false, true] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-        let proxy = Proxy::with(worker.address(), Settings { whole_bytes_max: LENGTH, ..fenced(&tenures) });
+        let proxy =
+            Proxy::with(worker.address(), Settings { whole_bytes_max: LENGTH, ..fenced(&tenures) });
         let (mut client, mut peer) = unread(&proxy, &worker, LENGTH);
         peer.respond("early");
         assert_eq!(client.answer().1, b"early");
@@ -125,13 +134,15 @@ fn a_request_that_was_read_whole_and_is_answered_early_is_over_when_it_is_with_i
     }
 }
 
-/// hyper ends its connection with an answer that says that the worker will, whatever is left of the request.
+/// hyper ends its connection with an answer that says that the worker will, whatever is left of the
+/// request.
 #[test]
 fn a_request_that_is_answered_early_by_a_worker_that_is_to_close_may_still_be_at_it() {
     const LENGTH: usize = 32 * MIB;
     for head in ["HTTP/1.1 200 OK\r\nConnection: close", "HTTP/1.0 200 OK"] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-        let proxy = Proxy::with(worker.address(), Settings { whole_bytes_max: LENGTH, ..fenced(&tenures) });
+        let proxy =
+            Proxy::with(worker.address(), Settings { whole_bytes_max: LENGTH, ..fenced(&tenures) });
         let (mut client, mut peer) = unread(&proxy, &worker, LENGTH);
         peer.send(&format!("{head}\r\nContent-Length: 5\r\n\r\nearly"));
         assert_eq!(client.answer().1, b"early");
@@ -183,7 +194,10 @@ fn an_upload_whose_client_has_left_its_answer_is_cut() {
 fn a_request_that_is_at_the_worker_whole_is_waited_for() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = before(&worker, &tenures);
-    for request in [GET, "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"] {
+    for request in [
+        GET,
+        "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    ] {
         let (mut client, mut peer) = proxy.at_worker(&worker, request);
         tenures.end();
         assert_eq!(peer.within(MOMENT), b"");
@@ -221,8 +235,8 @@ fn the_end_of_another_locks_tenure_touches_nothing() {
     assert_eq!((ours.cuts(), other.cuts()), (0, 1));
 }
 
-/// Races between the last piece of an upload and the end of its tenure. Whoever lost gets a longer start in the next round, so
-/// that they come as close as can be.
+/// Races between the last piece of an upload and the end of its tenure. Whoever lost gets a longer
+/// start in the next round, so that they come as close as can be.
 #[derive(Default)]
 struct Races {
     /// By how many microseconds the upload goes first.
@@ -279,7 +293,8 @@ fn an_upload_is_either_whole_or_cut_however_its_last_piece_races_the_end_of_its_
         // A client may find that its connection is closed already.
         races.run(|| drop(client.try_send_bytes(&rest)), || tenures.end());
         let whole = got_all(&mut peer, length);
-        let _ = peer.try_send_bytes(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        let _ = peer
+            .try_send_bytes(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
         drop(peer);
         let told = if whole { COMPLETE } else { BODY_CUT };
         assert_eq!(proxy.wait_for_events(round + 1)[round], told, "in round {round}");
@@ -298,7 +313,8 @@ fn got_all(peer: &mut Peer, mut length: usize) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_to_a_worker_of_http_2_is_either_whole_or_cut_however_its_end_races_the_end_of_its_tenure() {
+async fn a_stream_to_a_worker_of_http_2_is_either_whole_or_cut_however_its_end_races_the_end_of_its_tenure()
+ {
     let tenures = Tenures::new();
     let mut worker = Http2Worker::start().await;
     let settings = Settings { upstream_protocol: Protocol::Http2, ..fenced(&tenures) };
@@ -373,7 +389,8 @@ async fn a_stream_that_ends_before_its_request_is_sent_is_whole() {
     let mut peer = worker.next();
     tokio::task::block_in_place(|| peer.next_request());
     let mut client = Http2Client::connect(proxy.address()).await;
-    let (mut response, mut asking) = client.begin(Request::post("http://t/").body(()).unwrap()).await;
+    let (mut response, mut asking) =
+        client.begin(Request::post("http://t/").body(()).unwrap()).await;
     let answer = tokio::time::timeout(MOMENT, &mut response).await;
     assert!(answer.is_err(), "it waits for the connection, its body being open");
     asking.send_data(Bytes::new(), true).unwrap();
@@ -393,7 +410,8 @@ async fn a_stream_that_ends_before_its_request_is_sent_is_whole() {
 async fn a_stream_to_a_worker_of_http_2_is_cut_when_its_request_is_given_up() {
     let tenures = Tenures::new();
     let mut worker = Http2Worker::start().await;
-    let timeouts = Timeouts { silence: PATIENCE, total: Some(Duration::from_secs(1)), late: MOMENT };
+    let timeouts =
+        Timeouts { silence: PATIENCE, total: Some(Duration::from_secs(1)), late: MOMENT };
     let settings = Settings { upstream_protocol: Protocol::Http2, timeouts, ..fenced(&tenures) };
     let proxy = Proxy::with(worker.address, settings);
     let mut client = proxy.client();
@@ -434,7 +452,9 @@ async fn all_that_was_announced_is_the_whole_once_the_stream_has_ended_with_trai
         if trailers {
             asking
                 .send_trailers(
-                    [(http::HeaderName::from_static("x-sum"), http::HeaderValue::from(1))].into_iter().collect(),
+                    [(http::HeaderName::from_static("x-sum"), http::HeaderValue::from(1))]
+                        .into_iter()
+                        .collect(),
                 )
                 .unwrap();
         } else {
@@ -598,9 +618,13 @@ fn on_a_streaming_route_every_response_is_cut_begun_or_not() {
 fn a_client_that_reads_gets_the_whole_response_of_an_ended_tenure() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = before(&worker, &tenures);
-    let (mut client, mut peer) =
-        proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\nConnection: TE\r\nTE: trailers\r\n\r\n");
-    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n5\r\nbegin\r\n");
+    let (mut client, mut peer) = proxy.at_worker(
+        &worker,
+        "GET / HTTP/1.1\r\nHost: test\r\nConnection: TE\r\nTE: trailers\r\n\r\n",
+    );
+    peer.send(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n5\r\nbegin\r\n",
+    );
     client.head();
     assert_eq!((client.line(), client.line()), ("5".to_owned(), "begin".to_owned()));
     tenures.end();
@@ -629,7 +653,10 @@ fn a_client_that_reads_gets_the_whole_response_of_an_ended_tenure() {
 #[test]
 fn a_client_that_does_not_read_loses_the_response_of_an_ended_tenure_which_is_read_all_the_same() {
     let length = 256 * MIB;
-    for head in [format!("Content-Length: {length}"), format!("Transfer-Encoding: chunked\r\n\r\n{length:x}")] {
+    for head in [
+        format!("Content-Length: {length}"),
+        format!("Transfer-Encoding: chunked\r\n\r\n{length:x}"),
+    ] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let proxy = before(&worker, &tenures);
         let (mut client, mut peer) = proxy.at_worker(&worker, GET);

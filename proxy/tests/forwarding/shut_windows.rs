@@ -1,7 +1,8 @@
-//! A worker that shuts its window before a request is written, while the lock moves on. The worker's log is the judge.
+//! A worker that shuts its window before a request is written, while the lock moves on. The
+//! worker's log is the judge.
 //!
-//! R1 is the first holder's request, R2 its successor's. Whatever the proxy does with the rest of R1, nothing of R1 may
-//! arrive after R2.
+//! R1 is the first holder's request, R2 its successor's. Whatever the proxy does with the rest of
+//! R1, nothing of R1 may arrive after R2.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,10 +13,12 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::support::{Certificates, Client, Frame, Frames, Peer, Scene};
 
-/// The longest body that the proxy can read whole: more than a kernel takes for a worker that does not read.
+/// The longest body that the proxy can read whole: more than a kernel takes for a worker that does
+/// not read.
 const LENGTH: usize = 16 * 1024 * 1024;
 const WHOLE: &str = "buffer_body_max = \"16MiB\"";
-/// The first holder's request is lost to a worker that does not read, and its successor enters then.
+/// The first holder's request is lost to a worker that does not read, and its successor enters
+/// then.
 const SHORT: &str = "upstream_timeout = \"1s\"\norphan_timeout = \"2s\"";
 
 /// Which request the worker has read something of, in the order of its reads.
@@ -67,7 +70,8 @@ impl Connection {
         Connection { raw, plain }
     }
 
-    /// Reads a head, and as little as can be of what follows it. Returns how much of that, or `None` at the end.
+    /// Reads a head, and as little as can be of what follows it. Returns how much of that, or
+    /// `None` at the end.
     fn head(&mut self) -> Option<usize> {
         let (mut head, mut buffer) = (Vec::new(), [0; 1024]);
         loop {
@@ -84,7 +88,9 @@ impl Connection {
 
     /// Answers, and says that this is the end. The proxy may have closed.
     fn respond(&mut self) {
-        let _ = self.plain.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        let _ = self
+            .plain
+            .write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
         let _ = self.plain.flush();
     }
 
@@ -96,14 +102,21 @@ impl Connection {
     }
 }
 
-fn handshake(mut stream: TcpStream, config: &Arc<ServerConfig>) -> StreamOwned<ServerConnection, TcpStream> {
+fn handshake(
+    mut stream: TcpStream,
+    config: &Arc<ServerConfig>,
+) -> StreamOwned<ServerConnection, TcpStream> {
     let mut session = ServerConnection::new(Arc::clone(config)).unwrap();
     while session.is_handshaking() && session.complete_io(&mut stream).is_ok() {}
     StreamOwned::new(session, stream)
 }
 
 /// R1 at a worker that reads no more than its head, and what came with that.
-fn unread(scene: &Scene, tls: Option<&Arc<ServerConfig>>, log: &Log) -> (Client, Connection, usize) {
+fn unread(
+    scene: &Scene,
+    tls: Option<&Arc<ServerConfig>>,
+    log: &Log,
+) -> (Client, Connection, usize) {
     let client = scene.post(&scene.hold("a"), LENGTH);
     let mut first = Connection::next(scene, tls);
     let read = first.head().expect("R1 arrives");
@@ -111,7 +124,8 @@ fn unread(scene: &Scene, tls: Option<&Arc<ServerConfig>>, log: &Log) -> (Client,
     (client, first, read)
 }
 
-/// Plays the worker to R2, which has got this connection. Another follows where this one has been idle for too long.
+/// Plays the worker to R2, which has got this connection. Another follows where this one has been
+/// idle for too long.
 fn take_r2(scene: &Scene, tls: Option<&Arc<ServerConfig>>, mut connection: Connection, log: &Log) {
     while connection.head().is_none() {
         connection = Connection::next(scene, tls);
@@ -183,7 +197,9 @@ fn nothing_of_r1_follows_r2_over_tls_with_a_shut_window() {
 fn play(mut frames: Frames, has_r1: bool, log: &Log) {
     while let Some(frame) = frames.next_or_end() {
         match frame {
-            Frame::Headers { stream: 1 } | Frame::Data { stream: 1, .. } if has_r1 => log.note(Of::R1),
+            Frame::Headers { stream: 1 } | Frame::Data { stream: 1, .. } if has_r1 => {
+                log.note(Of::R1)
+            }
             Frame::Headers { stream } => {
                 log.note(Of::R2);
                 frames.respond(stream);
@@ -211,7 +227,8 @@ fn nothing_of_r1_follows_r2_over_h2c_with_a_shut_window() {
             let mut window = first.writer();
             scope.spawn(move || play(first, true, log));
             let next = || scene.worker.next_unless(|| log.has(Of::R2));
-            let take = |peer| scope.spawn(move || play(Frames::with_shut_windows(peer), false, log));
+            let take =
+                |peer| scope.spawn(move || play(Frames::with_shut_windows(peer), false, log));
             next().map(take);
             if opens_while_r2_waits {
                 scene.somebody_waits();

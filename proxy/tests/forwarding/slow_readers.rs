@@ -8,7 +8,9 @@ use fencepost::server::{Limits, Protocol};
 use fencepost::upstream::{ConnectionQuota, Ending, Timeouts};
 use http::{Request, Response};
 
-use crate::support::{Client, Event, Http2Client, Http2Worker, PATIENCE, Peer, Proxy, Settings, Worker, read};
+use crate::support::{
+    Client, Event, Http2Client, Http2Worker, PATIENCE, Peer, Proxy, Settings, Worker, read,
+};
 
 const MIB: usize = 1024 * 1024;
 /// More than all buffers on the way hold.
@@ -39,7 +41,8 @@ fn stalled(proxy: &Proxy) -> Client {
 }
 
 #[test]
-fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_their_requests_end_at_the_worker() {
+fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_their_requests_end_at_the_worker()
+ {
     let proxy = Proxy::with(worker(), Settings { connections_max: 4, ..Settings::default() });
     let mut slow: Vec<Client> = (0..4).map(|_| stalled(&proxy)).collect();
     let mut honest = proxy.client();
@@ -57,7 +60,8 @@ fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_thei
 
 /// They made room for those alone who waited for the same worker.
 #[test]
-fn clients_that_do_not_read_give_way_to_those_who_wait_for_another_worker_where_connections_are_short() {
+fn clients_that_do_not_read_give_way_to_those_who_wait_for_another_worker_where_connections_are_short()
+ {
     let quota = ConnectionQuota::of(4, NonZeroUsize::MIN);
     let sharing = || Settings { quota: quota.clone(), ..Settings::default() };
     let proxy = Proxy::with(worker(), sharing());
@@ -74,7 +78,10 @@ fn clients_that_do_not_read_give_way_to_those_who_wait_for_another_worker_where_
 #[test]
 fn a_client_that_does_not_read_gives_way_though_nobody_who_waits_can_wait_for_long() {
     let ready_timeout = Duration::from_millis(50);
-    let proxy = Proxy::with(worker(), Settings { connections_max: 1, ready_timeout, ..Settings::default() });
+    let proxy = Proxy::with(
+        worker(),
+        Settings { connections_max: 1, ready_timeout, ..Settings::default() },
+    );
     let mut slow = stalled(&proxy);
     let (mut honest, began) = (proxy.client(), Instant::now());
     while honest.get("/small").1 != b"small" {
@@ -102,7 +109,8 @@ fn of_uploads_only_one_that_gives_way_is_cut_for_who_waits_for_a_connection() {
     for gives_way in [true, false] {
         let worker = Worker::by_hand();
         let ready_timeout = if gives_way { PATIENCE } else { Duration::from_millis(2_500) };
-        let settings = Settings { connections_max: 1, ready_timeout, gives_way, ..Settings::default() };
+        let settings =
+            Settings { connections_max: 1, ready_timeout, gives_way, ..Settings::default() };
         let proxy = Proxy::with(worker.address(), settings);
         let (mut slow, mut honest) = (proxy.client(), proxy.client());
         slow.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
@@ -139,7 +147,10 @@ async fn streams_that_are_not_read_hold_up_no_other_on_their_connection_to_the_w
             body.send_data(Bytes::from(vec![b'x'; 2 * MIB]), true).unwrap();
         }
     });
-    let proxy = Proxy::with(address, Settings { upstream_protocol: Protocol::Http2, ..Settings::default() });
+    let proxy = Proxy::with(
+        address,
+        Settings { upstream_protocol: Protocol::Http2, ..Settings::default() },
+    );
     let mut slow = Http2Client::connect(proxy.address()).await;
     let mut unread = Vec::new();
     for _ in 0..60 {
@@ -150,7 +161,9 @@ async fn streams_that_are_not_read_hold_up_no_other_on_their_connection_to_the_w
     for _ in 0..5 {
         let request = Request::get("http://shard.example/").body(()).unwrap();
         let answer = honest.send(request).await.await.unwrap();
-        let whole = tokio::time::timeout(PATIENCE, read(answer.into_body())).await.expect("it is not held up");
+        let whole = tokio::time::timeout(PATIENCE, read(answer.into_body()))
+            .await
+            .expect("it is not held up");
         assert_eq!(whole.unwrap().0.len(), 2 * MIB);
     }
 }
@@ -164,7 +177,8 @@ fn read_slowly(reader: &mut Client, length: usize) {
     }
 }
 
-/// That anything was read showed only when a third of all that the kernel takes, 4 MiB, was gone: at 30 KiB a second after most of a minute.
+/// That anything was read showed only when a third of all that the kernel takes, 4 MiB, was gone:
+/// at 30 KiB a second after most of a minute.
 #[test]
 fn whoever_reads_slowly_and_steadily_is_not_taken_for_one_that_reads_nothing() {
     const LENGTH: usize = 6 * MIB;

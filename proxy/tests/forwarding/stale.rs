@@ -7,13 +7,18 @@ use fencepost::server::{Limits, Protocol};
 use fencepost::upstream::Ending;
 
 use crate::support::{
-    Client, Event, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, read, some,
+    Client, Event, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, read,
+    some,
 };
 
-const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n";
-const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+const CHUNKED: &str =
+    "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n";
+const UPGRADE: &str =
+    "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const SWITCH: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const EVENTS: &str =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 fn fenced(tenures: &Tenures) -> Settings {
     Settings { tenures: vec![("/", tenures.clone())], ..Settings::default() }
@@ -174,10 +179,14 @@ fn what_the_worker_sends_goes_on_however_old_the_news() {
     assert!(proxy.events().is_empty());
 }
 
-/// Where nobody else asked for the lock, the stream of a tenure that had ended in an outage went on for ever.
+/// Where nobody else asked for the lock, the stream of a tenure that had ended in an outage went on
+/// for ever.
 #[test]
-fn what_has_no_end_looks_for_news_that_are_too_old_until_they_come_and_is_cut_if_its_tenure_has_ended() {
-    for (endless, sent) in [(false, EVENTS), (true, ""), (true, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ")] {
+fn what_has_no_end_looks_for_news_that_are_too_old_until_they_come_and_is_cut_if_its_tenure_has_ended()
+ {
+    for (endless, sent) in
+        [(false, EVENTS), (true, ""), (true, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ")]
+    {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let proxy = Proxy::with(worker.address(), Settings { endless, ..fenced(&tenures) });
         let (_client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
@@ -192,7 +201,8 @@ fn what_has_no_end_looks_for_news_that_are_too_old_until_they_come_and_is_cut_if
 #[test]
 fn a_worker_is_not_taken_for_silent_while_what_it_waits_for_is_held_up() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let timeouts = fencepost::upstream::Timeouts { silence: 2 * MOMENT, total: None, late: PATIENCE };
+    let timeouts =
+        fencepost::upstream::Timeouts { silence: 2 * MOMENT, total: None, late: PATIENCE };
     let proxy = Proxy::with(worker.address(), Settings { timeouts, ..fenced(&tenures) });
     tenures.age(Duration::ZERO);
     let mut client = proxy.client();

@@ -7,7 +7,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fencepost::upstream::{ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
+use fencepost::upstream::{
+    ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants,
+};
 use fencepost::wire::Background;
 use fencepost_tests::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
 use fencepost_tls::{Followed, Look};
@@ -16,11 +18,13 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use crate::support::{
-    Certificates, Client, Event, MOMENT, PATIENCE, Proxy, Settings, Tenures, TlsPeer, TlsWorker, field,
+    Certificates, Client, Event, MOMENT, PATIENCE, Proxy, Settings, Tenures, TlsPeer, TlsWorker,
+    field,
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
-const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const UPGRADE: &str =
+    "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 const COMPLETE: Event = Event::Finished(Ending::Complete);
 
 const H1: &[&str] = &["http/1.1"];
@@ -63,7 +67,10 @@ async fn a_connection_speaks_what_the_worker_picks_for_it() {
         let proxy = Proxy::with(address_of(&worker), over(certificates.client()));
         tokio::task::block_in_place(|| {
             let mut client = proxy.client();
-            assert!(is_ok(&client.ask("POST / HTTP/1.1\r\nHost: shard.example\r\nContent-Length: 2\r\n\r\nhi")));
+            assert!(is_ok(
+                &client
+                    .ask("POST / HTTP/1.1\r\nHost: shard.example\r\nContent-Length: 2\r\n\r\nhi")
+            ));
             client
                 .send("POST / HTTP/1.1\r\nHost: shard.example\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n");
             client.send("2\r\nhi\r\n0\r\nX-Sum: 1\r\n\r\n");
@@ -76,7 +83,10 @@ async fn a_connection_speaks_what_the_worker_picks_for_it() {
             let host = request.authority.as_deref().or_else(|| request.header("host"));
             assert_eq!(host, Some("shard.example"), "{protocols:?}");
             assert_eq!(request.trailers.len(), index);
-            assert_eq!(request.headers.contains_key("transfer-encoding"), spoken == Version::HTTP_11 && index == 1);
+            assert_eq!(
+                request.headers.contains_key("transfer-encoding"),
+                spoken == Version::HTTP_11 && index == 1
+            );
         }
     }
 }
@@ -100,21 +110,28 @@ async fn a_websocket_gets_a_connection_of_its_own_to_a_worker_that_likes_http_2_
         assert_eq!(client.until_end(), b"");
         assert!(is_ok(&proxy.client().get("/after")));
     });
-    let versions: Vec<_> = worker.seen().iter().map(|seen| (seen.version, seen.connection)).collect();
+    let versions: Vec<_> =
+        worker.seen().iter().map(|seen| (seen.version, seen.connection)).collect();
     assert_eq!(versions, [(Version::HTTP_2, 0), (Version::HTTP_11, 1), (Version::HTTP_2, 0)]);
     assert_eq!(proxy.wait_for_events(3), [COMPLETE; 3]);
 }
 
 /// It was told again and again of streams, which are not for it, and nobody gave up a connection.
 #[tokio::test]
-async fn a_websocket_gets_what_another_pool_does_not_use_though_the_worker_has_streams_for_others() {
+async fn a_websocket_gets_what_another_pool_does_not_use_though_the_worker_has_streams_for_others()
+{
     let certificates = Certificates::new();
-    let worker =
-        Worker::start_tls(&WorkerTls { identity: &certificates.worker, client_ca: None, protocols: BOTH }).await;
+    let worker = Worker::start_tls(&WorkerTls {
+        identity: &certificates.worker,
+        client_ca: None,
+        protocols: BOTH,
+    })
+    .await;
     let quota = ConnectionQuota::of(2, NonZeroUsize::MIN);
     let pool = || {
         let (host, port) = (address_of(&worker).ip().to_string(), address_of(&worker).port());
-        let upstream = Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Tls(certificates.client()));
+        let upstream =
+            Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Tls(certificates.client()));
         let upstream = Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, ..upstream };
         Pool::new(upstream, Background::default())
     };
@@ -134,7 +151,8 @@ fn a_connection_that_the_worker_has_closed_is_not_used() {
     let proxy = Proxy::with(worker.address(), over(certificates.client()));
     let (closed, told) = mpsc::channel();
     thread::spawn(move || {
-        // Each connection answers a few requests and ends some time after the last, without HTTP's saying so.
+        // Each connection answers a few requests and ends some time after the last, without HTTP's
+        // saying so.
         for number in 0.. {
             let mut peer = worker.next();
             for _ in 0..=(number % 3) {
@@ -153,7 +171,8 @@ fn a_connection_that_the_worker_has_closed_is_not_used() {
     let mut client = proxy.client();
     for number in 0..600 {
         assert!(is_ok(&client.ask(GET)), "request {number}");
-        // A request that is sent while the worker closes has an unknown fate, so this one is sent after it.
+        // A request that is sent while the worker closes has an unknown fate, so this one is sent
+        // after it.
         if [0, 2, 5].contains(&(number % 6)) {
             told.recv_timeout(PATIENCE).unwrap();
         }
@@ -191,7 +210,8 @@ fn records_that_carry_nothing_of_http_leave_a_connection_in_use() {
     let worker = TlsWorker::start(certificates.server(H1));
     let proxy = Proxy::with(worker.address(), over(certificates.client()));
     let mut client = proxy.client();
-    // One that is given up unused, too: what the worker says behind its handshake has not been read by then.
+    // One that is given up unused, too: what the worker says behind its handshake has not been read
+    // by then.
     assert!(client.get("/give-up").0.starts_with("HTTP/1.1 412 "));
     let mut peer = worker.next();
     for _ in 0..20 {
@@ -279,7 +299,8 @@ async fn a_worker_that_picks_another_protocol_every_now_and_then_gets_each_reque
 fn an_upload_that_its_tenure_outruns_ends_as_a_loss() {
     let certificates = Certificates::new();
     let (worker, tenures) = (TlsWorker::start(certificates.server(H1)), Tenures::new());
-    let settings = Settings { tenures: vec![("/", tenures.clone())], ..over(certificates.client()) };
+    let settings =
+        Settings { tenures: vec![("/", tenures.clone())], ..over(certificates.client()) };
     let proxy = Proxy::with(worker.address(), settings);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin");
@@ -297,7 +318,11 @@ fn an_answer_without_length_is_whole_only_if_tls_says_that_it_has_ended() {
     let certificates = Certificates::new();
     let worker = TlsWorker::start(certificates.server(H1));
     let proxy = Proxy::with(worker.address(), over(certificates.client()));
-    for (end, whole) in [(TlsPeer::close as fn(TlsPeer), true), (TlsPeer::break_off, false), (TlsPeer::reset, false)] {
+    for (end, whole) in [
+        (TlsPeer::close as fn(TlsPeer), true),
+        (TlsPeer::break_off, false),
+        (TlsPeer::reset, false),
+    ] {
         let mut client = proxy.client();
         client.send(GET);
         let mut peer = worker.next();

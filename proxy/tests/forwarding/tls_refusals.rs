@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use fencepost::upstream::{Ending, Speaks, UPSTREAM_PROTOCOLS, Upstream, UpstreamAddress, UpstreamTls, connects};
+use fencepost::upstream::{
+    Ending, Speaks, UPSTREAM_PROTOCOLS, Upstream, UpstreamAddress, UpstreamTls, connects,
+};
 use fencepost_tests::{Authority, Subject, WorkerTls};
 use fencepost_tls::{ClientFiles, ClientTls};
 use rustls::ServerConfig;
@@ -51,26 +53,59 @@ async fn a_worker_that_is_not_who_it_should_be_gets_nothing_and_it_is_said_why()
     let believes = |name| trusting(&certificates.path("ca.pem"), None, name);
     let worker = TlsWorker::start(certificates.server(BOTH));
     let other = TlsWorker::start(Certificates::new().server(BOTH));
-    check(other.address(), believes("127.0.0.1"), "as 127.0.0.1: its certificate is not signed by an authority").await;
-    check(worker.address(), believes("worker.internal"), "as worker.internal: its certificate is for another name")
-        .await;
+    check(
+        other.address(),
+        believes("127.0.0.1"),
+        "as 127.0.0.1: its certificate is not signed by an authority",
+    )
+    .await;
+    check(
+        worker.address(),
+        believes("worker.internal"),
+        "as worker.internal: its certificate is for another name",
+    )
+    .await;
     check(worker.address(), believes("127.0.0.2"), "its certificate is for another name").await;
     let not_after = Some(SystemTime::now() - Duration::from_secs(3600));
-    let identity = certificates.authority.issue(&Subject { names: &["127.0.0.1"], not_after, ..Subject::default() });
+    let identity = certificates.authority.issue(&Subject {
+        names: &["127.0.0.1"],
+        not_after,
+        ..Subject::default()
+    });
     let expired = WorkerTls { identity: &identity, client_ca: None, protocols: BOTH }.config();
-    check(TlsWorker::start(expired).address(), believes("127.0.0.1"), "its certificate has expired").await;
+    check(
+        TlsWorker::start(expired).address(),
+        believes("127.0.0.1"),
+        "its certificate has expired",
+    )
+    .await;
     let crl = certificates.path("crl.pem");
     std::fs::write(&crl, Authority::new("the test's").crl(&[])).unwrap(); // Of another by its name.
     let files = ClientFiles { ca: certificates.path("ca.pem"), crl: Some(crl), identity: None };
-    let unsigned =
-        UpstreamTls { identity: ClientTls::load(files, UPSTREAM_PROTOCOLS).unwrap(), ..believes("127.0.0.1") };
-    check(worker.address(), unsigned, "the list in upstream_tls.crl of what its authority has revoked is of no use")
-        .await;
+    let unsigned = UpstreamTls {
+        identity: ClientTls::load(files, UPSTREAM_PROTOCOLS).unwrap(),
+        ..believes("127.0.0.1")
+    };
+    check(
+        worker.address(),
+        unsigned,
+        "the list in upstream_tls.crl of what its authority has revoked is of no use",
+    )
+    .await;
     let foreign = TlsWorker::start(certificates.server(&["acme-tls/1"]));
-    check(foreign.address(), believes("127.0.0.1"), "it speaks no version of HTTP that was offered").await;
+    check(
+        foreign.address(),
+        believes("127.0.0.1"),
+        "it speaks no version of HTTP that was offered",
+    )
+    .await;
     for name in ["127.0.0.1", "localhost"] {
-        let upstream = UpstreamAddress::Tcp { host: "127.0.0.1".to_owned(), port: worker.address().port() };
-        assert!(connects(&Upstream::new(upstream, Speaks::Tls(believes(name))), PATIENCE).await.is_ok(), "{name}");
+        let upstream =
+            UpstreamAddress::Tcp { host: "127.0.0.1".to_owned(), port: worker.address().port() };
+        assert!(
+            connects(&Upstream::new(upstream, Speaks::Tls(believes(name))), PATIENCE).await.is_ok(),
+            "{name}"
+        );
     }
 }
 
@@ -90,11 +125,21 @@ async fn who_does_not_speak_tls_gets_nothing_and_it_is_said_so() {
         });
         address
     };
-    check(listener(b"HTTP/1.1 400 Bad Request\r\n\r\n"), certificates.client(), "it does not speak TLS").await;
+    check(
+        listener(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        certificates.client(),
+        "it does not speak TLS",
+    )
+    .await;
     check(listener(b""), certificates.client(), "it closed the connection in the handshake").await;
     // As a worker with OpenSSL by TLS 1.2 to whom nobody has shown a certificate.
     let alert = listener(&[21, 3, 3, 0, 2, 2, 40]);
-    check(alert, certificates.client(), "it wants a certificate, or speaks no version or cipher of TLS").await;
+    check(
+        alert,
+        certificates.client(),
+        "it wants a certificate, or speaks no version or cipher of TLS",
+    )
+    .await;
 }
 
 #[test]
@@ -102,18 +147,30 @@ fn a_handshake_counts_as_connecting() {
     let certificates = Certificates::new();
     // The system accepts for it; nobody ever answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let settings = Settings { upstream_tls: Some(certificates.client()), ready_timeout: MOMENT, ..Settings::default() };
+    let settings = Settings {
+        upstream_tls: Some(certificates.client()),
+        ready_timeout: MOMENT,
+        ..Settings::default()
+    };
     let proxy = Proxy::with(silent.local_addr().unwrap(), settings);
     assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 503 "));
     assert!(proxy.events().is_empty());
 }
 
-fn with_client_certificates(certificates: &Certificates, clients: &Authority, only_tls12: bool) -> Arc<ServerConfig> {
+fn with_client_certificates(
+    certificates: &Certificates,
+    clients: &Authority,
+    only_tls12: bool,
+) -> Arc<ServerConfig> {
     let mut config = certificates.server_for(clients, H1);
     if only_tls12 {
         let versions = &[&rustls::version::TLS12];
-        config = WorkerTls { identity: &certificates.worker, client_ca: Some(&clients.certificate()), protocols: H1 }
-            .config_for(versions);
+        config = WorkerTls {
+            identity: &certificates.worker,
+            client_ca: Some(&clients.certificate()),
+            protocols: H1,
+        }
+        .config_for(versions);
     }
     config
 }
@@ -122,8 +179,12 @@ fn with_client_certificates(certificates: &Certificates, clients: &Authority, on
 fn a_worker_that_asks_for_a_certificate_gets_ours() {
     let (certificates, clients) = (Certificates::new(), Authority::new("clients"));
     for only_tls12 in [false, true] {
-        let worker = TlsWorker::start(with_client_certificates(&certificates, &clients, only_tls12));
-        let settings = Settings { upstream_tls: Some(certificates.client_of(&clients)), ..Settings::default() };
+        let worker =
+            TlsWorker::start(with_client_certificates(&certificates, &clients, only_tls12));
+        let settings = Settings {
+            upstream_tls: Some(certificates.client_of(&clients)),
+            ..Settings::default()
+        };
         let proxy = Proxy::with(worker.address(), settings);
         let mut client = proxy.client();
         client.send(GET);
@@ -138,7 +199,8 @@ fn a_worker_that_asks_for_a_certificate_gets_ours() {
 async fn it_is_said_that_a_worker_refuses_our_certificate_whenever_it_does() {
     let (certificates, clients) = (Certificates::new(), Authority::new("clients"));
     for only_tls12 in [false, true] {
-        let worker = TlsWorker::start(with_client_certificates(&certificates, &clients, only_tls12));
+        let worker =
+            TlsWorker::start(with_client_certificates(&certificates, &clients, only_tls12));
         for tls in [certificates.client(), certificates.client_of(&Authority::new("others"))] {
             let said = complaint(worker.address(), tls).await;
             assert!(said.contains("it refuses our certificate, or wants one"), "{said}");
@@ -146,15 +208,21 @@ async fn it_is_said_that_a_worker_refuses_our_certificate_whenever_it_does() {
     }
 }
 
-/// By TLS 1.2 the handshake tells. By TLS 1.3 we may have written before we read that it failed: the request then counts as one
-/// whose end was not seen, though a worker never looks at what comes after a handshake that failed.
+/// By TLS 1.2 the handshake tells. By TLS 1.3 we may have written before we read that it failed:
+/// the request then counts as one whose end was not seen, though a worker never looks at what comes
+/// after a handshake that failed.
 #[test]
-fn a_request_to_a_worker_that_refuses_our_certificate_never_reaches_it_and_counts_as_lost_at_most() {
+fn a_request_to_a_worker_that_refuses_our_certificate_never_reaches_it_and_counts_as_lost_at_most()
+{
     let (certificates, clients) = (Certificates::new(), Authority::new("clients"));
     for only_tls12 in [false, true] {
         for tls in [certificates.client(), certificates.client_of(&Authority::new("others"))] {
-            let worker = TlsWorker::start(with_client_certificates(&certificates, &clients, only_tls12));
-            let proxy = Proxy::with(worker.address(), Settings { upstream_tls: Some(tls), ..Settings::default() });
+            let worker =
+                TlsWorker::start(with_client_certificates(&certificates, &clients, only_tls12));
+            let proxy = Proxy::with(
+                worker.address(),
+                Settings { upstream_tls: Some(tls), ..Settings::default() },
+            );
             for _ in 0..5 {
                 let (head, _) = proxy.client().ask(GET);
                 let unsent = head.starts_with("HTTP/1.1 503 ");
@@ -162,8 +230,14 @@ fn a_request_to_a_worker_that_refuses_our_certificate_never_reaches_it_and_count
             }
             assert!(!worker.has_another(), "no handshake came to its end");
             let events = proxy.events();
-            assert!(events.iter().all(|event| *event == Event::Finished(Ending::Reset)), "{events:?}");
-            assert!(events.len() <= if only_tls12 { 0 } else { 5 }, "each was sent once at most: {events:?}");
+            assert!(
+                events.iter().all(|event| *event == Event::Finished(Ending::Reset)),
+                "{events:?}"
+            );
+            assert!(
+                events.len() <= if only_tls12 { 0 } else { 5 },
+                "each was sent once at most: {events:?}"
+            );
         }
     }
 }

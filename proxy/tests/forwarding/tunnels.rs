@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use fencepost::upstream::{Ending, Timeouts};
 
 use crate::support::{
-    Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, assert_is_asked, field,
-    write_until_blocked,
+    Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker,
+    assert_is_asked, field, write_until_blocked,
 };
 
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\
@@ -84,7 +84,8 @@ fn a_websocket_may_go_on_for_longer_than_a_request() {
     assert_eq!(proxy.events(), [Event::Overdue], "of the later one");
 }
 
-/// Else it would keep its place for ever, as would a client that has lost power, once its worker has given up on it.
+/// Else it would keep its place for ever, as would a client that has lost power, once its worker
+/// has given up on it.
 #[test]
 fn a_tunnel_of_which_one_side_has_ended_and_nothing_moves_any_more_is_over_in_time() {
     let timeouts = Timeouts { late: MOMENT, ..Timeouts::default() };
@@ -99,7 +100,11 @@ fn a_tunnel_of_which_one_side_has_ended_and_nothing_moves_any_more_is_over_in_ti
             peer.end_writing();
             assert_eq!(client.until_end(), b"");
         }
-        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)], "ended by its client: {by_client}");
+        assert_eq!(
+            proxy.wait_for_events(1),
+            [Event::Finished(Ending::Reset)],
+            "ended by its client: {by_client}"
+        );
         // Both have seen it end by now, and neither has closed.
         assert_eq!((peer.until_end(), client.until_end()), (vec![], vec![]));
     }
@@ -110,7 +115,8 @@ fn a_tunnel_of_which_one_side_has_ended_and_nothing_moves_any_more_is_over_in_ti
 fn a_silent_tunnel_outlives_the_user_timeout() {
     let worker = Worker::by_hand();
     let unacknowledged_max = Duration::from_millis(500);
-    let proxy = Proxy::with(worker.address(), Settings { unacknowledged_max, ..Settings::default() });
+    let proxy =
+        Proxy::with(worker.address(), Settings { unacknowledged_max, ..Settings::default() });
     let (mut client, mut peer) = tunnel(&proxy, &worker);
     assert_eq!(peer.within(3 * unacknowledged_max), b""); // The time is what is tested.
     client.send("ping");
@@ -119,7 +125,8 @@ fn a_silent_tunnel_outlives_the_user_timeout() {
     assert_eq!(client.exactly(4), b"pong");
 }
 
-/// Neither has to say anything in a tunnel: one that has lost power would keep its place, and the gate, for ever.
+/// Neither has to say anything in a tunnel: one that has lost power would keep its place, and the
+/// gate, for ever.
 #[test]
 fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
     let worker = Worker::by_hand();
@@ -135,8 +142,10 @@ fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
 fn a_websocket_opens_on_a_connection_that_has_carried_requests() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let (mut client, mut peer) = proxy
-        .at_worker(&worker, "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    let (mut client, mut peer) = proxy.at_worker(
+        &worker,
+        "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    );
     peer.respond("hello");
     client.answer();
     client.send(UPGRADE);
@@ -205,7 +214,11 @@ fn a_client_that_speaks_before_its_tunnel_is_open_gets_none_and_nothing_of_it_is
             let worker = Worker::by_hand();
             let proxy = Proxy::before(worker.address());
             let mut client = proxy.client();
-            let (first, second) = if at_once { (format!("{UPGRADE}{early}"), "") } else { (UPGRADE.to_owned(), early) };
+            let (first, second) = if at_once {
+                (format!("{UPGRADE}{early}"), "")
+            } else {
+                (UPGRADE.to_owned(), early)
+            };
             client.send(&first);
             let mut peer = worker.next();
             peer.head();
@@ -240,8 +253,12 @@ fn what_a_client_says_behind_an_upgrade_that_the_worker_declines_is_its_next_req
 #[test]
 fn a_tunnel_by_tls_whose_client_does_not_read_is_closed_when_its_tenure_ends() {
     let (certificates, worker, tenures) = (Certificates::new(), Worker::by_hand(), Tenures::new());
-    let (listen_tls, tenures_of) = (Some(certificates.listening()), vec![("/chat", tenures.clone())]);
-    let proxy = Proxy::with(worker.address(), Settings { listen_tls, tenures: tenures_of, ..Settings::default() });
+    let (listen_tls, tenures_of) =
+        (Some(certificates.listening()), vec![("/chat", tenures.clone())]);
+    let proxy = Proxy::with(
+        worker.address(),
+        Settings { listen_tls, tenures: tenures_of, ..Settings::default() },
+    );
     let mut client = certificates.connect(proxy.address());
     client.write_all(UPGRADE.as_bytes()).unwrap();
     let mut peer = worker.next();
@@ -260,7 +277,8 @@ fn a_tunnel_by_tls_whose_client_does_not_read_is_closed_when_its_tenure_ends() {
     }
 }
 
-/// Its `101` waits behind answers that its client does not read: nobody watched the tenure then, and the next one waited for the client.
+/// Its `101` waits behind answers that its client does not read: nobody watched the tenure then,
+/// and the next one waited for the client.
 #[test]
 fn a_tunnel_whose_client_does_not_hear_of_it_is_closed_at_the_worker_when_its_tenure_ends() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());

@@ -32,7 +32,11 @@ async fn exit_codes_are_those_that_a_shell_user_expects() {
         (&["sh", "-c", "exit 255"], 255, ""),
         (&["sh", "-c", "kill -KILL $$"], 137, ""),
         (&["sh", "-c", "kill -TERM $$"], 143, ""),
-        (&["no-such-command"], 127, "fencepost hold: no-such-command cannot be run: No such file or directory"),
+        (
+            &["no-such-command"],
+            127,
+            "fencepost hold: no-such-command cannot be run: No such file or directory",
+        ),
         (&["/etc/passwd"], 126, "fencepost hold: /etc/passwd cannot be run: Permission denied"),
     ] {
         let mut holder = Holder::run(&stage, "a", &[], command);
@@ -69,8 +73,7 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
     std::fs::write(&password, "secret\n").unwrap();
     let untrusted = "--etcd: no authority is named whose certificates are to be trusted at https:// endpoints of etcd: \
         name its file by --etcd-ca\n";
-    let unused =
-        "--etcd-ca, --etcd-cert and --etcd-key: authorities and certificates mean nothing with http:// endpoints";
+    let unused = "--etcd-ca, --etcd-cert and --etcd-key: authorities and certificates mean nothing with http:// endpoints";
     let different = "--etcd: \"https://h:2\" must begin as the other endpoints of etcd do";
     let (plain, secure) = ("--etcd http://h:1", "--etcd https://h:1");
     for (options, says) in [
@@ -79,7 +82,10 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
         (format!("{plain} --etcd-ca {ca}"), unused),
         (format!("{plain} --etcd-cert {pem} --etcd-key {key}"), unused),
         (format!("{plain},https://h:2 --etcd-ca {ca}"), different),
-        (format!("{plain},http://h:1/"), "--etcd: \"http://h:1/\" is in the list of etcd's endpoints already"),
+        (
+            format!("{plain},http://h:1/"),
+            "--etcd: \"http://h:1/\" is in the list of etcd's endpoints already",
+        ),
         ("--etcd http://me:s3cret@h:1".to_owned(), "--etcd: \"…@h:1\" is no endpoint of etcd"),
         (
             format!("{secure} --etcd-ca {pem} --etcd-cert {pem} --etcd-key {pem}"),
@@ -123,7 +129,8 @@ async fn who_only_tries_does_not_wait_and_says_who_holds_the_lock() {
 #[tokio::test]
 async fn what_a_command_leaves_ends_before_its_lock_is_given_back() {
     let stage = Stage::set().await;
-    // One that ends when asked to, one that has left the group and does not, and the child of that one.
+    // One that ends when asked to, one that has left the group and does not, and the child of that
+    // one.
     let left = r#"
         sh -c 'trap "echo asked >> $1/log; exit" TERM; touch $1/ready; while :; do sleep 0.02; done' left $stage &
         setsid sh -c 'trap "" TERM; sh -c "while :; do date +%s%N > $1/beat; sleep 0.02; done" child $1' left $stage &
@@ -133,7 +140,8 @@ async fn what_a_command_leaves_ends_before_its_lock_is_given_back() {
     assert_eq!(holder.code().await, 3);
     assert_eq!(stage.read("log"), "asked\n");
     let log = holder.log();
-    let said = ["left processes behind", "has not ended in time: killing it", "gave /shards/2/lock back"];
+    let said =
+        ["left processes behind", "has not ended in time: killing it", "gave /shards/2/lock back"];
     let places = said.map(|said| log.find(said).unwrap_or_else(|| panic!("no {said:?} in {log}")));
     assert!(places.is_sorted(), "{log}");
     stage.is_left_clean().await;
@@ -148,7 +156,8 @@ async fn what_is_asked_to_end_with_its_command_is_asked_once() {
         wait"#;
     let mut holder = Holder::start(&stage, "a", &["--grace", "60s"], script);
     stage.until_lines("log", 1).await;
-    let (command, _) = holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap();
+    let (command, _) =
+        holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap();
     holder.signal(Signal::TERM);
     let command = PathBuf::from(format!("/proc/{}", command.as_raw_nonzero()));
     until("leave was taken of the command", async || !command.exists()).await;
@@ -169,10 +178,12 @@ async fn orphans_of_a_command_are_taken_in_and_leave_no_zombies() {
     eventually("no zombies are left", async || {
         let above = format!("PPid:\t{}\n", holder.pid().as_raw_nonzero());
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
-        let statuses = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
+        let statuses =
+            entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
         let children: Vec<String> = statuses.filter(|status| status.contains(&above)).collect();
         // The command and the watchdog.
-        (children.len() == 2 && children.iter().all(|child| !child.contains("State:\tZ"))).then_some(())
+        (children.len() == 2 && children.iter().all(|child| !child.contains("State:\tZ")))
+            .then_some(())
     })
     .await;
     holder.signal(Signal::TERM);
@@ -187,7 +198,8 @@ async fn a_command_has_its_own_process_group_unless_in_foreground() {
     let script = "sh -c 'while :; do sleep 0.02; : $1; done' child $stage & ps -o pgid= -p $$ > $stage/group; exit 0";
     for (arguments, stays) in [(&[][..], false), (&["--foreground"], true)] {
         let mut holder = Holder::start(&stage, "a", arguments, script);
-        let own = rustix::process::getpgid(Some(holder.pid())).unwrap().as_raw_nonzero().to_string();
+        let own =
+            rustix::process::getpgid(Some(holder.pid())).unwrap().as_raw_nonzero().to_string();
         assert_eq!(holder.code().await, 0);
         assert_eq!(stage.read("group").trim() == own, stays, "{arguments:?}");
         stage.is_left_clean().await;

@@ -1,5 +1,6 @@
-//! Three holders contend for a lock, each with a command that writes through the proxy as fast as it can, while one after
-//! the other is paused, killed, cut off and robbed of its lease, and etcd with them.
+//! Three holders contend for a lock, each with a command that writes through the proxy as fast as
+//! it can, while one after the other is paused, killed, cut off and robbed of its lease, and etcd
+//! with them.
 
 use std::path::PathBuf;
 
@@ -40,7 +41,11 @@ async fn holder_after(stage: &Stage, revision: i64) -> Held {
 
 /// Waits until a write of this tenure, or of one after it, has reached the worker.
 async fn until_written(worker: &Worker, revision: i64) {
-    worker.wait_until("a write of the tenure", |seen| seen.iter().any(|seen| revision_of(seen) >= revision)).await;
+    worker
+        .wait_until("a write of the tenure", |seen| {
+            seen.iter().any(|seen| revision_of(seen) >= revision)
+        })
+        .await;
 }
 
 fn revision_of(seen: &Seen) -> i64 {
@@ -85,10 +90,13 @@ struct Contenders {
 
 impl Contenders {
     async fn start(stage: &Stage, script: String) -> Contenders {
-        let mut contenders = Contenders { ways: Vec::new(), holders: Vec::new(), script, directory: stage.file("") };
+        let mut contenders =
+            Contenders { ways: Vec::new(), holders: Vec::new(), script, directory: stage.file("") };
         for place in 0..OWNERS.len() {
             let etcd = stage.etcd.endpoint();
-            contenders.ways.push(Relay::start(etcd.trim_start_matches("http://").parse().unwrap()).await);
+            contenders
+                .ways
+                .push(Relay::start(etcd.trim_start_matches("http://").parse().unwrap()).await);
             let holder = contenders.one(place);
             contenders.holders.push(holder);
         }
@@ -106,9 +114,16 @@ impl Contenders {
         self.holders[place].log().matches("lost the lock").count()
     }
 
-    /// Does it to whoever holds the lock, and undoes it. `lost_before`: how often it had lost the lock when it held it for sure.
-    /// Returns the revision after which the next tenure comes; `None` if the lock was lost before, as it may be on a busy machine.
-    async fn suffer(&mut self, stage: &mut Stage, fault: Fault, held: Held, lost_before: usize) -> Option<i64> {
+    /// Does it to whoever holds the lock, and undoes it. `lost_before`: how often it had lost the
+    /// lock when it held it for sure. Returns the revision after which the next tenure comes;
+    /// `None` if the lock was lost before, as it may be on a busy machine.
+    async fn suffer(
+        &mut self,
+        stage: &mut Stage,
+        fault: Fault,
+        held: Held,
+        lost_before: usize,
+    ) -> Option<i64> {
         let Held { place, revision, lease } = held;
         let holder = &self.holders[place];
         let is_lost = async || (self.times_lost(place) > lost_before).then_some(());
@@ -151,7 +166,8 @@ impl Contenders {
             }
             Fault::CommandPaused => {
                 let children = holder.children();
-                let (command, _) = children.iter().find(|(_, arguments)| arguments.starts_with("sh\0"))?;
+                let (command, _) =
+                    children.iter().find(|(_, arguments)| arguments.starts_with("sh\0"))?;
                 rustix::process::kill_process_group(*command, Signal::STOP).ok()?;
                 stage.client().delete(crate::stage::LOCK, None).await.unwrap();
             }
@@ -183,7 +199,8 @@ async fn contend(version: EtcdVersion) {
         after = loop {
             let held = holder_after(&stage, after).await;
             until_written(&worker, held.revision).await;
-            // A busy machine may have cost it the lock meanwhile, or may do so at any time from now on.
+            // A busy machine may have cost it the lock meanwhile, or may do so at any time from now
+            // on.
             let lost_before = contenders.times_lost(held.place);
             if holder_after(&stage, after).await != held {
                 continue;

@@ -10,7 +10,8 @@ use crate::holder::Holder;
 use crate::proxy::Proxy;
 use crate::stage::{LOCK, Stage};
 
-/// Does the rest while a request of an earlier holder is at the worker, until the latch opens. The lock is free by then.
+/// Does the rest while a request of an earlier holder is at the worker, until the latch opens. The
+/// lock is free by then.
 async fn behind_an_earlier_request(stage: &Stage, rest: impl AsyncFnOnce(&str, Latch)) {
     let worker = Worker::start().await;
     let latch = Latch::new();
@@ -34,7 +35,8 @@ async fn behind_an_earlier_request(stage: &Stage, rest: impl AsyncFnOnce(&str, L
 async fn the_command_starts_when_no_earlier_holder_is_at_the_worker() {
     let stage = Stage::set().await;
     behind_an_earlier_request(&stage, async |proxy, latch| {
-        let mut holder = Holder::start(&stage, "a", &["--fence", proxy, "--verbose"], "touch $stage/started");
+        let mut holder =
+            Holder::start(&stage, "a", &["--fence", proxy, "--verbose"], "touch $stage/started");
         holder.until_log("asking http://").await;
         assert!(!stage.file("started").exists());
         latch.open();
@@ -51,12 +53,15 @@ async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
     let etcd = format!("http://{}", way.address());
     behind_an_earlier_request(&stage, async |proxy, latch| {
         let arguments = ["--fence", proxy, "--verbose"];
-        let mut holder = Holder::start_at(&etcd, &stage.file(""), "a", &arguments, "echo ran >> $stage/log");
+        let mut holder =
+            Holder::start_at(&etcd, &stage.file(""), "a", &arguments, "echo ran >> $stage/log");
         holder.until_log("asking http://").await;
         way.delay(Duration::from_millis(200)).await;
         stage.client().delete(LOCK, None).await.unwrap();
-        until("it waits for the lock again", async || holder.log().matches("waiting for /shards/2/lock").count() == 2)
-            .await;
+        until("it waits for the lock again", async || {
+            holder.log().matches("waiting for /shards/2/lock").count() == 2
+        })
+        .await;
         way.delay(Duration::ZERO).await;
         latch.open();
         assert_eq!(holder.code().await, 0, "{}", holder.log());
@@ -81,9 +86,15 @@ async fn an_absent_proxys_stand_in_is_asked_again() {
     assert_eq!(holder.code().await, 0, "{}", holder.log());
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     assert!(stage.file("started").exists());
-    let answers = [("503 Service Unavailable", "2s"), ("502 Bad Gateway", "100ms"), ("504 Gateway Timeout", "100ms")];
+    let answers = [
+        ("503 Service Unavailable", "2s"),
+        ("502 Bad Gateway", "100ms"),
+        ("504 Gateway Timeout", "100ms"),
+    ];
     let said = answers.map(|(status, pause)| {
-        format!("fencepost hold: waiting for {url}: it answered {status}; asking again in {pause}\n")
+        format!(
+            "fencepost hold: waiting for {url}: it answered {status}; asking again in {pause}\n"
+        )
     });
     assert_eq!(holder.log(), said.concat());
     stage.is_left_clean().await;
@@ -96,7 +107,8 @@ async fn a_refusal_is_believed_when_no_loss_shows_in_time() {
     let refusal = Answer::status(412, "").header("fence-reason", "unknown-revision");
     worker.when(move |_| Some(Behaviour::Answer(refusal.clone())));
     let url = worker.endpoint().to_string();
-    let mut holder = Holder::start(&stage, "a", &["--ttl", "2s", "--fence", &url], "touch $stage/started");
+    let mut holder =
+        Holder::start(&stage, "a", &["--ttl", "2s", "--fence", &url], "touch $stage/started");
     assert_eq!(holder.code().await, 1);
     holder.says("does not fence for this lock: refused: unknown-revision");
     assert!(!stage.file("started").exists());
@@ -125,16 +137,19 @@ async fn a_proxy_of_another_lock_is_refused_an_absent_one_awaited() {
     assert_eq!(holder.code().await, 1);
     holder.says("does not fence for this lock: refused: lock-not-allowed");
 
-    // One that only watches says so: the key is right, and it is not the command line that is wrong.
+    // One that only watches says so: the key is right, and it is not the command line that is
+    // wrong.
     let watching = Proxy::serve_watching(&stage, &worker).await;
-    let mut holder = Holder::start(&stage, "a", &["--fence", &watching.url()], "touch $stage/started");
+    let mut holder =
+        Holder::start(&stage, "a", &["--fence", &watching.url()], "touch $stage/started");
     assert_eq!(holder.code().await, 1);
-    let said =
-        "lock-not-allowed: correct the request (it says: The routes of this lock are in shadow mode: they only watch";
+    let said = "lock-not-allowed: correct the request (it says: The routes of this lock are in shadow mode: they only watch";
     holder.says(said);
 
-    let not_fencepost = format!("http://{}", worker.endpoint().to_string().trim_start_matches("http://"));
-    let mut holder = Holder::start(&stage, "a", &["--fence", &not_fencepost], "touch $stage/started");
+    let not_fencepost =
+        format!("http://{}", worker.endpoint().to_string().trim_start_matches("http://"));
+    let mut holder =
+        Holder::start(&stage, "a", &["--fence", &not_fencepost], "touch $stage/started");
     assert_eq!(holder.code().await, 1);
     holder.says("does not fence: it answered 200 OK");
 

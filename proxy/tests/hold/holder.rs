@@ -22,14 +22,20 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Starts one on a stage's etcd and lock, with more arguments. The script finds the stage's directory in `$stage`, and
-    /// every process that runs a script names it in its arguments.
+    /// Starts one on a stage's etcd and lock, with more arguments. The script finds the stage's
+    /// directory in `$stage`, and every process that runs a script names it in its arguments.
     pub(crate) fn start(stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
         Holder::start_at(&stage.etcd.endpoint(), &stage.file(""), owner, arguments, script)
     }
 
     /// As [`Holder::start`], by another way to etcd.
-    pub(crate) fn start_at(etcd: &str, stage: &Path, owner: &str, arguments: &[&str], script: &str) -> Holder {
+    pub(crate) fn start_at(
+        etcd: &str,
+        stage: &Path,
+        owner: &str,
+        arguments: &[&str],
+        script: &str,
+    ) -> Holder {
         let script = format!("stage={}; {script}", stage.display());
         Holder::at(etcd, owner, arguments, &["sh", "-c", &script])
     }
@@ -38,14 +44,21 @@ impl Holder {
         Holder::at(&stage.etcd.endpoint(), owner, arguments, command)
     }
 
-    /// As [`Holder::start`], its standard error a pipe that is full and that nobody reads for as long as there is what is returned.
-    pub(crate) fn start_unheard(stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> (Holder, File) {
+    /// As [`Holder::start`], its standard error a pipe that is full and that nobody reads for as
+    /// long as there is what is returned.
+    pub(crate) fn start_unheard(
+        stage: &Stage,
+        owner: &str,
+        arguments: &[&str],
+        script: &str,
+    ) -> (Holder, File) {
         let pipe = stage.file("unread");
         if !pipe.exists() {
             assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         }
         let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
-        let mut full = File::options().read(true).write(true).custom_flags(nonblocking).open(&pipe).unwrap();
+        let mut full =
+            File::options().read(true).write(true).custom_flags(nonblocking).open(&pipe).unwrap();
         while full.write(b"x").is_ok() {}
         let mut shell = Command::new("sh");
         shell.args(["-c", "exec 2> \"$0\"; exec \"$@\""]).arg(&pipe).arg(BINARY);
@@ -53,8 +66,15 @@ impl Holder {
         (Holder::by(shell, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script]), full)
     }
 
-    /// As [`Holder::start`], by this program, which gets `fencepost` and its arguments as arguments.
-    pub(crate) fn start_by(program: &[&str], stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
+    /// As [`Holder::start`], by this program, which gets `fencepost` and its arguments as
+    /// arguments.
+    pub(crate) fn start_by(
+        program: &[&str],
+        stage: &Stage,
+        owner: &str,
+        arguments: &[&str],
+        script: &str,
+    ) -> Holder {
         let mut command = Command::new(program[0]);
         command.args(&program[1..]).arg(BINARY);
         let script = format!("stage={}; {script}", stage.file("").display());
@@ -70,8 +90,21 @@ impl Holder {
     }
 
     /// Starts one of another lock, with that command.
-    pub(crate) fn of_lock(lock: &str, stage: &Stage, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
-        Holder::by_of_lock(Command::new(BINARY), lock, &stage.etcd.endpoint(), owner, arguments, command)
+    pub(crate) fn of_lock(
+        lock: &str,
+        stage: &Stage,
+        owner: &str,
+        arguments: &[&str],
+        command: &[&str],
+    ) -> Holder {
+        Holder::by_of_lock(
+            Command::new(BINARY),
+            lock,
+            &stage.etcd.endpoint(),
+            owner,
+            arguments,
+            command,
+        )
     }
 
     fn by(hold: Command, etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
@@ -157,7 +190,8 @@ impl Holder {
     }
 
     pub(crate) fn watchdog(&self) -> Pid {
-        let watchdog = self.children().into_iter().find(|(_, arguments)| arguments.contains("hold-watchdog"));
+        let watchdog =
+            self.children().into_iter().find(|(_, arguments)| arguments.contains("hold-watchdog"));
         watchdog.expect("it has a watchdog").0
     }
 
@@ -166,9 +200,11 @@ impl Holder {
     }
 }
 
-/// Runs `fencepost hold` with these arguments, which spaces separate, to its end, which is one of wrong usage and says this.
+/// Runs `fencepost hold` with these arguments, which spaces separate, to its end, which is one of
+/// wrong usage and says this.
 pub(crate) fn is_wrong_usage(arguments: &str, says: &str) {
-    let output = Command::new(BINARY).arg("hold").args(arguments.split_whitespace()).output().unwrap();
+    let output =
+        Command::new(BINARY).arg("hold").args(arguments.split_whitespace()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{arguments}: {said}");
     assert!(!said.is_empty() && said.contains(says), "{arguments}: {said}");

@@ -25,13 +25,15 @@ const DOCILE: &str = r#"trap 'echo "end $FENCE_REVISION" >> $stage/log; exit 0' 
 /// The last beat.
 fn last_beat(stage: &Stage) -> SystemTime {
     let beats = stage.read("beats");
-    let nanoseconds = beats.lines().filter_map(|line| line.parse().ok()).max().expect("there was a beat");
+    let nanoseconds =
+        beats.lines().filter_map(|line| line.parse().ok()).max().expect("there was a beat");
     UNIX_EPOCH + Duration::from_nanos(nanoseconds)
 }
 
 async fn until_no_command_runs(stage: &Stage) {
     eventually("the command has ended", async || {
-        let commands = stage.processes().into_iter().filter(|arguments| arguments.starts_with("sh\0"));
+        let commands =
+            stage.processes().into_iter().filter(|arguments| arguments.starts_with("sh\0"));
         (commands.count() == 0).then_some(())
     })
     .await;
@@ -62,7 +64,8 @@ async fn a_command_is_ended_when_its_lock_is_gone_and_runs_again_under_the_next_
         }
     }
     stage.until_lines("log", expected.len() + 1).await;
-    // It was said to have been given back each time, also when it stood there with the other's value.
+    // It was said to have been given back each time, also when it stood there with the other's
+    // value.
     let given_back = format!("gave {LOCK} back");
     assert!(!holder.log().contains(&given_back), "{}", holder.log());
     assert_eq!(holder.log().matches(" has left nothing in etcd\n").count(), 3, "{}", holder.log());
@@ -123,7 +126,8 @@ async fn an_ended_command_is_not_run_again_for_what_it_left() {
     }
 }
 
-/// Both were there to be seen at once: the end of the command, and that of the time for which the lock was sure.
+/// Both were there to be seen at once: the end of the command, and that of the time for which the
+/// lock was sure.
 #[tokio::test]
 async fn a_command_that_ended_while_its_holder_stood_is_not_rerun() {
     for once in [&[][..], &["--once"]] {
@@ -147,12 +151,15 @@ async fn a_command_that_ended_while_its_holder_stood_is_not_rerun() {
     }
 }
 
-/// Neither a word from etcd nor an error: the connection takes whatever is sent, and so does every new one.
+/// Neither a word from etcd nor an error: the connection takes whatever is sent, and so does every
+/// new one.
 #[tokio::test]
 async fn a_cut_off_holder_ends_its_command_before_the_lock_moves() {
-    for (version, how) in
-        [(EtcdVersion::V3_4, "blackholed"), (EtcdVersion::V3_5, "blackholed"), (EtcdVersion::V3_5, "cut")]
-    {
+    for (version, how) in [
+        (EtcdVersion::V3_4, "blackholed"),
+        (EtcdVersion::V3_5, "blackholed"),
+        (EtcdVersion::V3_5, "cut"),
+    ] {
         let stage = Stage::set_with(version).await;
         let way = Relay::before(&stage.etcd).await;
         let etcd = format!("http://{}", way.address());
@@ -182,7 +189,8 @@ async fn a_cut_off_holder_ends_its_command_before_the_lock_moves() {
 async fn a_holder_that_stands_still_does_not_keep_its_command_running() {
     let stage = Stage::set().await;
     // And what it has left, which is its child by now and of no group that it knows.
-    let script = format!("(setsid sh -c 'while :; do sleep 0.02; : $1; done' left $stage &); {STUBBORN}");
+    let script =
+        format!("(setsid sh -c 'while :; do sleep 0.02; : $1; done' left $stage &); {STUBBORN}");
     let holder = Holder::start(&stage, "a", &["--once", "--ttl", "3s"], &script);
     stage.until_lines("beats", 1).await;
     eventually("it has a third child", async || (holder.children().len() == 3).then_some(())).await;
@@ -194,12 +202,21 @@ async fn a_holder_that_stands_still_does_not_keep_its_command_running() {
     // Meanwhile the lock is another's.
     let mut next = Holder::start(&stage, "b", &[], "true");
     assert_eq!(next.code().await, 0);
-    assert_eq!(holder.log().lines().count(), 1, "only the watchdog has said something: {}", holder.log());
+    assert_eq!(
+        holder.log().lines().count(),
+        1,
+        "only the watchdog has said something: {}",
+        holder.log()
+    );
     let mut holder = holder;
     holder.resume();
     assert_eq!(holder.code().await, 76);
     // The watchdog has, and there was nobody left to be killed.
-    assert!(holder.log().contains("no renewal was confirmed in time; the command has ended\n"), "{}", holder.log());
+    assert!(
+        holder.log().contains("no renewal was confirmed in time; the command has ended\n"),
+        "{}",
+        holder.log()
+    );
     assert!(!holder.log().contains("killing it"), "{}", holder.log());
     stage.is_left_clean().await;
 }
@@ -236,13 +253,15 @@ async fn a_command_ends_in_time_though_nobody_reads_the_messages() {
 async fn a_killed_holder_takes_its_command_with_it() {
     let stage = Stage::set().await;
     // A shell, its child, and that one's, which has left the group.
-    let script =
-        "sh -c 'setsid sh -c \"while :; do date +%s%N >> $1/beats; sleep 0.02; done\" grandchild; :' child $stage; :";
+    let script = "sh -c 'setsid sh -c \"while :; do date +%s%N >> $1/beats; sleep 0.02; done\" grandchild; :' child $stage; :";
     for foreground in [&[][..], &["--foreground"]] {
-        let mut holder = Holder::start(&stage, "a", &[&["--ttl", "2s"], foreground].concat(), script);
+        let mut holder =
+            Holder::start(&stage, "a", &[&["--ttl", "2s"], foreground].concat(), script);
         stage.until_held_by("a").await;
         eventually("three shells run", async || {
-            (stage.processes().iter().filter(|arguments| arguments.starts_with("sh\0")).count() == 3).then_some(())
+            (stage.processes().iter().filter(|arguments| arguments.starts_with("sh\0")).count()
+                == 3)
+                .then_some(())
         })
         .await;
         stage.until_lines("beats", 1).await;
@@ -260,8 +279,8 @@ async fn a_killed_holder_takes_its_command_with_it() {
     }
 }
 
-/// A process ends its files first, and its watchdog hears of that. The system would end a command that was stopped then, and what had left
-/// its group would be nobody's.
+/// A process ends its files first, and its watchdog hears of that. The system would end a command
+/// that was stopped then, and what had left its group would be nobody's.
 #[tokio::test]
 async fn a_watchdog_stops_nobody_before_its_holder_is_gone() {
     let stage = Stage::set().await;
@@ -299,7 +318,8 @@ async fn a_clean_exit_hands_the_lock_on_at_once() {
     let script = "until [ -e $stage/go ]; do sleep 0.005; done; date +%s%N > $stage/given";
     let mut first = Holder::start(&stage, "a", &["--ttl", "600s"], script);
     stage.until_held_by("a").await;
-    let mut next = Holder::start(&stage, "b", &["--queue", "--ttl", "600s"], "date +%s%N > $stage/taken");
+    let mut next =
+        Holder::start(&stage, "b", &["--queue", "--ttl", "600s"], "date +%s%N > $stage/taken");
     eventually("b queues", async || (stage.keys().await.len() == 2).then_some(())).await;
     std::fs::write(stage.file("go"), "").unwrap();
     assert_eq!([first.code().await, next.code().await], [0, 0]);
@@ -319,7 +339,8 @@ async fn without_its_watchdog_a_command_is_ended_and_its_lock_given_back() {
     stage.is_left_clean().await;
 }
 
-/// It took the lock again, and ran its command under later tenures with nobody to end it in its place.
+/// It took the lock again, and ran its command under later tenures with nobody to end it in its
+/// place.
 #[tokio::test]
 async fn without_its_watchdog_nothing_runs_again() {
     let stage = Stage::set().await;
@@ -340,7 +361,12 @@ async fn a_command_that_stands_still_is_ended_without_being_let_go_on() {
     let stage = Stage::set().await;
     let mut holder = Holder::start(&stage, "a", &["--once", "--grace", "200ms"], DOCILE);
     stage.until_lines("log", 1).await;
-    let command = holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap().0;
+    let command = holder
+        .children()
+        .into_iter()
+        .find(|(_, arguments)| arguments.starts_with("sh\0"))
+        .unwrap()
+        .0;
     rustix::process::kill_process(command, Signal::STOP).unwrap();
     stage.client().delete(LOCK, None).await.unwrap();
     assert_eq!(holder.code().await, 76);
@@ -359,7 +385,8 @@ async fn a_holder_killed_at_once_takes_its_command_with_it() {
             std::thread::yield_now();
         }
         holder.kill();
-        eventually("its command has ended", async || stage.processes().is_empty().then_some(())).await;
+        eventually("its command has ended", async || stage.processes().is_empty().then_some(()))
+            .await;
         stage.client().delete(LOCK, None).await.unwrap();
     }
 }

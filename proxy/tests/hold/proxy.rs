@@ -40,19 +40,28 @@ impl Proxy {
     pub(crate) async fn serve_lock(stage: &Stage, worker: &Worker, lock: &str) -> Proxy {
         let scratch = Scratch::new();
         let mut command = Command::new(BINARY);
-        command.args("serve --listen 127.0.0.1:0 --admin 127.0.0.1:0".split(' ')).args(["--lock", lock]);
+        command
+            .args("serve --listen 127.0.0.1:0 --admin 127.0.0.1:0".split(' '))
+            .args(["--lock", lock]);
         command.arg("--upstream").arg(worker.endpoint().to_string());
         command.arg("--etcd").arg(stage.etcd.endpoint());
         command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
         Proxy::start(&command, scratch).await
     }
 
-    /// Starts one with TLS that shows this certificate, knows who its clients are, and lets each speak for itself alone.
-    pub(crate) async fn serve_secure(stage: &Stage, worker: &Worker, files: &ProxyFiles, server: &Issued) -> Proxy {
+    /// Starts one with TLS that shows this certificate, knows who its clients are, and lets each
+    /// speak for itself alone.
+    pub(crate) async fn serve_secure(
+        stage: &Stage,
+        worker: &Worker,
+        files: &ProxyFiles,
+        server: &Issued,
+    ) -> Proxy {
         let scratch = Scratch::new();
         let (certificate, key) = server.write(scratch.path(), "server");
         let ca = files.ca();
-        let tls = format!("tls = {{ certificate = {certificate:?}, key = {key:?}, client_ca = {ca:?} }}");
+        let tls =
+            format!("tls = {{ certificate = {certificate:?}, key = {key:?}, client_ca = {ca:?} }}");
         let route = format!("{ROUTE}identity = {{ common_name = \"{{owner}}\" }}");
         let mut proxy = Proxy::serve_file(stage, worker, &tls, &route).await;
         proxy._scratch.push(scratch);
@@ -80,7 +89,10 @@ impl Proxy {
         let process = Process::start(command, &scratch.path().join("log"));
         let (listener, admin) = eventually("fencepost listens", async || {
             let log = process.log();
-            Some((address(&log, " listening address=")?, address(&log, "admin listening address=")?))
+            Some((
+                address(&log, " listening address=")?,
+                address(&log, "admin listening address=")?,
+            ))
         })
         .await;
         eventually("fencepost is ready", async || {
@@ -136,7 +148,12 @@ impl ProxyFiles {
     /// All of what `hold` needs to be told.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let file = |name: &str| self.path().join(name).display().to_string();
-        let identity = ["--proxy-cert".to_owned(), file("master.pem"), "--proxy-key".to_owned(), file("master.key")];
+        let identity = [
+            "--proxy-cert".to_owned(),
+            file("master.pem"),
+            "--proxy-key".to_owned(),
+            file("master.key"),
+        ];
         self.trust().into_iter().chain(identity).collect()
     }
 }

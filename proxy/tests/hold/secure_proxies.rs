@@ -9,7 +9,8 @@ use crate::proxy::{Proxy, ProxyFiles};
 use crate::stage::{LOCK, Stage};
 
 fn start(stage: &Stage, owner: &str, options: &[&str], files: &[String], script: &str) -> Holder {
-    let arguments: Vec<&str> = options.iter().copied().chain(files.iter().map(String::as_str)).collect();
+    let arguments: Vec<&str> =
+        options.iter().copied().chain(files.iter().map(String::as_str)).collect();
     Holder::start(stage, owner, &arguments, script)
 }
 
@@ -20,12 +21,15 @@ fn stamp(url: &str) -> String {
 #[tokio::test]
 async fn a_master_shows_its_certificate_to_the_proxy() {
     let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
-    let proxy = Proxy::serve_secure(&stage, &worker, &files, &files.authority.issue_for_localhost()).await;
+    let proxy =
+        Proxy::serve_secure(&stage, &worker, &files, &files.authority.issue_for_localhost()).await;
     files.issue_master("shard-1");
     // By name, so that the name is what is verified; and by address.
     let fence = format!("https://localhost:{}", proxy.listener.port());
-    let (options, script) =
-        (["--fence", &fence, "--stamp", &stamp(&proxy.secure_url())], "curl -s -o /dev/null $FENCE_STAMP");
+    let (options, script) = (
+        ["--fence", &fence, "--stamp", &stamp(&proxy.secure_url())],
+        "curl -s -o /dev/null $FENCE_STAMP",
+    );
     let mut holder = start(&stage, "shard-1", &options, &files.arguments(), script);
     assert_eq!(holder.code().await, 0, "{}", holder.log());
     let seen = worker.seen();
@@ -41,12 +45,16 @@ async fn a_master_shows_its_certificate_to_the_proxy() {
     other.says(said);
     let mut nobody = start(&stage, "shard-1", &["--fence", &fence], &files.trust(), started);
     assert_eq!(nobody.code().await, 1);
-    let said = format!("--fence {fence}: no TLS: it refuses the certificate of --proxy-cert, or wants one: ");
+    let said = format!(
+        "--fence {fence}: no TLS: it refuses the certificate of --proxy-cert, or wants one: "
+    );
     nobody.says(&said);
     assert!(!stage.file("started").exists());
     // Who has no door learns it from the first request.
-    let status = r#"curl -s -o $stage/body -w '%{http_code}\n' "http://$FENCE_STAMP/" > $stage/status"#;
-    let mut nobody = start(&stage, "shard-1", &["--stamp", &stamp(&proxy.secure_url())], &files.trust(), status);
+    let status =
+        r#"curl -s -o $stage/body -w '%{http_code}\n' "http://$FENCE_STAMP/" > $stage/status"#;
+    let mut nobody =
+        start(&stage, "shard-1", &["--stamp", &stamp(&proxy.secure_url())], &files.trust(), status);
     assert_eq!(nobody.code().await, 0);
     assert_eq!(stage.read("status"), "502\n");
     let body = stage.read("body");
@@ -62,15 +70,22 @@ async fn a_wrong_proxy_is_refused_before_the_command_starts() {
     let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
     files.issue_master("shard-1");
     let yesterday = SystemTime::now() - Duration::from_secs(86_400);
-    let expired = Subject { names: &["127.0.0.1"], not_after: Some(yesterday), ..Subject::default() };
+    let expired =
+        Subject { names: &["127.0.0.1"], not_after: Some(yesterday), ..Subject::default() };
     let elsewhere = Subject { names: &["elsewhere.example"], ..Subject::default() };
     for (whose, says) in [
         (
             Authority::new("another").issue_for_localhost(),
             "its certificate is not signed by an authority of --proxy-ca: ",
         ),
-        (files.authority.issue(&expired), "its certificate has expired: invalid peer certificate: certificate expired"),
-        (files.authority.issue(&elsewhere), "its certificate is for another name: invalid peer certificate: "),
+        (
+            files.authority.issue(&expired),
+            "its certificate has expired: invalid peer certificate: certificate expired",
+        ),
+        (
+            files.authority.issue(&elsewhere),
+            "its certificate is for another name: invalid peer certificate: ",
+        ),
     ] {
         let proxy = Proxy::serve_secure(&stage, &worker, &files, &whose).await;
         is_refused(&stage, &files, &proxy.secure_url(), says).await;
@@ -84,7 +99,8 @@ async fn a_wrong_proxy_is_refused_before_the_command_starts() {
 async fn pinned_proxy_is_trusted_for_itself_alone() {
     let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
     files.issue_master("shard-1");
-    let subject = Subject { common_name: Some("proxy"), names: &["127.0.0.1"], ..Subject::default() };
+    let subject =
+        Subject { common_name: Some("proxy"), names: &["127.0.0.1"], ..Subject::default() };
     for claim in [Claim::EndEntity, Claim::Nothing] {
         let pinned = Authority::claiming(claim, &subject);
         // Of the masters, the first is an authority.
@@ -93,7 +109,8 @@ async fn pinned_proxy_is_trusted_for_itself_alone() {
         let says = "its certificate is not signed by an authority of --proxy-ca: ";
         is_refused(&stage, &files, &forger.secure_url(), says).await;
         let proxy = Proxy::serve_secure(&stage, &worker, &files, &pinned.own()).await;
-        let mut holder = start(&stage, "shard-1", &["--fence", &proxy.secure_url()], &files.arguments(), "true");
+        let mut holder =
+            start(&stage, "shard-1", &["--fence", &proxy.secure_url()], &files.arguments(), "true");
         assert_eq!(holder.code().await, 0, "{claim:?}: {}", holder.log());
     }
 }
@@ -101,7 +118,8 @@ async fn pinned_proxy_is_trusted_for_itself_alone() {
 /// Both as a door and as what a command's requests go to.
 async fn is_refused(stage: &Stage, files: &ProxyFiles, url: &str, says: &str) {
     for (option, value) in [("--fence", url.to_owned()), ("--stamp", stamp(url))] {
-        let mut holder = start(stage, "shard-1", &[option, &value], &files.arguments(), "touch $stage/started");
+        let mut holder =
+            start(stage, "shard-1", &[option, &value], &files.arguments(), "touch $stage/started");
         assert_eq!(holder.code().await, 1, "{option}");
         holder.says(&format!("{option} {value}: no TLS: {says}"));
         assert!(!stage.file("started").exists());
@@ -112,12 +130,19 @@ async fn is_refused(stage: &Stage, files: &ProxyFiles, url: &str, says: &str) {
 #[tokio::test]
 async fn certificates_may_be_renewed_while_a_lock_is_held() {
     let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
-    let proxy = Proxy::serve_secure(&stage, &worker, &files, &files.authority.issue_for_localhost()).await;
+    let proxy =
+        Proxy::serve_secure(&stage, &worker, &files, &files.authority.issue_for_localhost()).await;
     files.issue_master("shard-2");
     let script = r#"curl -s -o /dev/null -w '%{http_code}\n' "http://$FENCE_STAMP/" >> $stage/status
         until [ -e $stage/go ]; do sleep 0.02; done
         curl -s -o /dev/null -w '%{http_code}\n' "http://$FENCE_STAMP/" >> $stage/status"#;
-    let mut holder = start(&stage, "shard-1", &["--stamp", &stamp(&proxy.secure_url())], &files.arguments(), script);
+    let mut holder = start(
+        &stage,
+        "shard-1",
+        &["--stamp", &stamp(&proxy.secure_url())],
+        &files.arguments(),
+        script,
+    );
     assert_eq!(stage.until_lines("status", 1).await, ["403"]);
     files.issue_master("shard-1");
     std::fs::write(stage.file("go"), "").unwrap();
@@ -131,21 +156,30 @@ fn options_of_tls_that_make_no_sense_are_wrong_usage() {
     files.issue_master("shard-1");
     files.authority.issue_for_localhost().write(files.path(), "other");
     let file = |name: &str| files.path().join(name).display().to_string();
-    let (ca, pem, key, other) = (file("ca.pem"), file("master.pem"), file("master.key"), file("other.key"));
+    let (ca, pem, key, other) =
+        (file("ca.pem"), file("master.pem"), file("master.key"), file("other.key"));
     let unnamed = "no authority is believed that --proxy-ca does not name";
     let unused = "neither --fence nor --stamp names an https:// proxy";
     let (fence, trusting) = ("--fence https://h:1", format!("--fence https://h:1 --proxy-ca {ca}"));
-    let foreign = format!("--proxy-key: {other}: its private key does not belong to the (first) certificate in {pem}");
+    let foreign = format!(
+        "--proxy-key: {other}: its private key does not belong to the (first) certificate in {pem}"
+    );
     for (options, says) in [
         (fence.to_owned(), format!("--fence https://h:1: {unnamed}")),
         ("--stamp 127.0.0.1:0=https://h:1".to_owned(), format!("--stamp https://h:1: {unnamed}")),
         (format!("--proxy-ca {ca}"), unused.to_owned()),
         (format!("--fence http://h:1 --proxy-ca {ca}"), unused.to_owned()),
-        (format!("--stamp 127.0.0.1:0=http://h:1 --proxy-cert {pem} --proxy-key {key}"), unused.to_owned()),
+        (
+            format!("--stamp 127.0.0.1:0=http://h:1 --proxy-cert {pem} --proxy-key {key}"),
+            unused.to_owned(),
+        ),
         (format!("{trusting} --proxy-cert {pem}"), "--proxy-key <FILE>".to_owned()),
         (format!("{trusting} --proxy-key {key}"), "--proxy-cert <FILE>".to_owned()),
         (format!("{fence} --proxy-ca /none"), "--proxy-ca: /none: cannot be read".to_owned()),
-        (format!("{fence} --proxy-ca {key}"), format!("--proxy-ca: {key}: has no certificate in it")),
+        (
+            format!("{fence} --proxy-ca {key}"),
+            format!("--proxy-ca: {key}: has no certificate in it"),
+        ),
         (format!("{trusting} --proxy-cert {pem} --proxy-key {other}"), foreign),
         (
             format!("{fence} --proxy-ca {pem} --proxy-cert {pem} --proxy-key {pem}"),
@@ -156,6 +190,9 @@ fn options_of_tls_that_make_no_sense_are_wrong_usage() {
             "\"h_-\" is not a name that a certificate can be for".to_owned(),
         ),
     ] {
-        is_wrong_usage(&format!("--etcd http://127.0.0.1:1 --lock {LOCK} --owner a {options} -- true"), &says);
+        is_wrong_usage(
+            &format!("--etcd http://127.0.0.1:1 --lock {LOCK} --owner a {options} -- true"),
+            &says,
+        );
     }
 }

@@ -38,11 +38,12 @@ async fn signals_are_passed_on_and_the_command_says_how_it_ends() {
 async fn signals_ignored_from_the_start_stay_ignored() {
     let stage = Stage::set().await;
     let ignored = [Signal::HUP, Signal::INT, Signal::QUIT];
-    let script =
-        "trap 'echo on >> $stage/log' USR1; trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
-    let mut holder = Holder::start_by(&["env", "--ignore-signal=HUP,INT,QUIT"], &stage, "a", &[], script);
+    let script = "trap 'echo on >> $stage/log' USR1; trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
+    let mut holder =
+        Holder::start_by(&["env", "--ignore-signal=HUP,INT,QUIT"], &stage, "a", &[], script);
     stage.until_lines("log", 1).await;
-    let mut waiting = Holder::start_by(&["env", "--ignore-signal=HUP,INT,QUIT"], &stage, "b", &[], "true");
+    let mut waiting =
+        Holder::start_by(&["env", "--ignore-signal=HUP,INT,QUIT"], &stage, "b", &[], "true");
     eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
     for signal in ignored {
         holder.signal(signal);
@@ -57,7 +58,8 @@ async fn signals_ignored_from_the_start_stay_ignored() {
     stage.is_left_clean().await;
 }
 
-/// The second was kept back, and a command that takes it for an order to end at once was waited for until its grace was over.
+/// The second was kept back, and a command that takes it for an order to end at once was waited for
+/// until its grace was over.
 #[tokio::test]
 async fn each_sigterm_is_passed_on() {
     let stage = Stage::set().await;
@@ -72,7 +74,8 @@ async fn each_sigterm_is_passed_on() {
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_end_however_often_it_is_asked_to_is_killed_after_its_grace_under_its_lock() {
+async fn a_command_that_does_not_end_however_often_it_is_asked_to_is_killed_after_its_grace_under_its_lock()
+ {
     let stage = Stage::set().await;
     let script = "trap 'echo asked >> $stage/log' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
     // Longer than a lease lives: it is renewed until the command has ended.
@@ -101,7 +104,12 @@ async fn a_command_that_stands_still_hears_that_it_is_to_end() {
     let script = "trap 'exit 4' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
     let mut holder = Holder::start(&stage, "a", &[], script);
     stage.until_lines("log", 1).await;
-    let command = holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap().0;
+    let command = holder
+        .children()
+        .into_iter()
+        .find(|(_, arguments)| arguments.starts_with("sh\0"))
+        .unwrap()
+        .0;
     rustix::process::kill_process(command, Signal::STOP).unwrap();
     holder.signal(Signal::TERM);
     assert_eq!(holder.code().await, 4);
@@ -111,9 +119,9 @@ async fn a_command_that_stands_still_hears_that_it_is_to_end() {
 #[tokio::test]
 async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
     let stage = Stage::set().await;
-    // It waits without a process of its own for that: one that has just been forked looks like another command.
-    let script =
-        "mkfifo $stage/never; exec 3<>$stage/never; trap 'exit 0' TERM; echo ready >> $stage/log; read nothing <&3";
+    // It waits without a process of its own for that: one that has just been forked looks like
+    // another command.
+    let script = "mkfifo $stage/never; exec 3<>$stage/never; trap 'exit 0' TERM; echo ready >> $stage/log; read nothing <&3";
     let mut held = Holder::start(&stage, "a", &["--ttl", "600s"], script);
     stage.until_lines("log", 1).await;
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
@@ -121,7 +129,8 @@ async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
         eventually("b queues", async || (stage.keys().await.len() == 2).then_some(())).await;
         waiting.signal(signal);
         assert_eq!(waiting.code().await, code);
-        // The holder and its command: of the one that waited, not even what was to become its command.
+        // The holder and its command: of the one that waited, not even what was to become its
+        // command.
         assert_eq!(stage.processes().len(), 2, "{:?}", stage.processes());
         assert_eq!((stage.keys().await.len(), stage.leases().await), (1, 1));
     }
@@ -137,8 +146,11 @@ async fn who_is_told_to_end_while_etcd_is_away_has_said_so_and_ends_in_time() {
     let nobody = fencepost_tests::FreePort::reserve();
     let way = Relay::before(&stage.etcd).await;
     way.freeze().await;
-    for (address, within) in [nobody.address(), way.address()].map(|address| (address, Duration::from_secs(5))) {
-        let mut holder = Holder::start_at(&format!("http://{address}"), &stage.file(""), "a", &[], "true");
+    for (address, within) in
+        [nobody.address(), way.address()].map(|address| (address, Duration::from_secs(5)))
+    {
+        let mut holder =
+            Holder::start_at(&format!("http://{address}"), &stage.file(""), "a", &[], "true");
         let silent = format!("etcd does not answer: http://{address}: ");
         holder.until_log(&silent).await;
         holder.signal(Signal::TERM);
@@ -154,16 +166,23 @@ async fn who_is_told_to_end_while_etcd_is_away_has_said_so_and_ends_in_time() {
 #[tokio::test]
 async fn who_waits_says_each_time_that_etcd_does_not_answer_and_that_it_answers_again() {
     let stage = Stage::set().await;
-    let script = "mkfifo $stage/never; exec 3<>$stage/never; echo ready >> $stage/log; read nothing <&3";
+    let script =
+        "mkfifo $stage/never; exec 3<>$stage/never; echo ready >> $stage/log; read nothing <&3";
     let _held = Holder::start(&stage, "a", &["--ttl", "600s"], script);
     stage.until_lines("log", 1).await;
     let way = Relay::before(&stage.etcd).await;
-    let mut waiting =
-        Holder::start_at(&format!("http://{}", way.address()), &stage.file(""), "b", &["--queue"], "true");
+    let mut waiting = Holder::start_at(
+        &format!("http://{}", way.address()),
+        &stage.file(""),
+        "b",
+        &["--queue"],
+        "true",
+    );
     eventually("b queues", async || (stage.keys().await.len() == 2).then_some(())).await;
     let said = async |what: &str, times: usize| {
         let said = format!("{what}, {times} times");
-        eventually(&said, async || (waiting.log().matches(what).count() == times).then_some(())).await;
+        eventually(&said, async || (waiting.log().matches(what).count() == times).then_some(()))
+            .await;
     };
     let again = format!("etcd answers again; waiting for {LOCK}\n");
     for times in 1..=2 {
@@ -182,15 +201,21 @@ async fn a_lock_that_cannot_be_given_back_is_left_after_its_time_and_said_so_onc
     let stage = Stage::set().await;
     let way = Relay::before(&stage.etcd).await;
     let script = "trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
-    let mut holder =
-        Holder::start_at(&format!("http://{}", way.address()), &stage.file(""), "a", &["--ttl", "60s"], script);
+    let mut holder = Holder::start_at(
+        &format!("http://{}", way.address()),
+        &stage.file(""),
+        "a",
+        &["--ttl", "60s"],
+        script,
+    );
     stage.until_lines("log", 1).await;
     way.freeze().await;
     holder.signal(Signal::TERM);
     let asked = Instant::now();
     assert_eq!(holder.code().await, 9);
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
-    let left = "the lock is not known to be given back; it gets free within 60s: etcd does not answer: ";
+    let left =
+        "the lock is not known to be given back; it gets free within 60s: etcd does not answer: ";
     assert_eq!(holder.log().matches(left).count(), 1, "{}", holder.log());
 }
 
@@ -204,34 +229,48 @@ async fn who_does_not_want_to_wait_does_not_wait_for_a_silent_etcd_twice() {
     let mut holder = Holder::at(&format!("http://{}", way.address()), "a", &["--try"], &["true"]);
     assert_eq!(holder.code().await, 1);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    assert_eq!(holder.log().matches("the lock cannot be taken: etcd does not answer: ").count(), 1, "{}", holder.log());
+    assert_eq!(
+        holder.log().matches("the lock cannot be taken: etcd does not answer: ").count(),
+        1,
+        "{}",
+        holder.log()
+    );
 }
 
 #[tokio::test]
 async fn who_does_not_want_to_wait_does_not_wait_for_an_etcd_that_is_away() {
     let nobody = fencepost_tests::FreePort::reserve();
     let began = Instant::now();
-    let mut holder = Holder::at(&format!("http://{}", nobody.address()), "a", &["--try"], &["true"]);
+    let mut holder =
+        Holder::at(&format!("http://{}", nobody.address()), "a", &["--try"], &["true"]);
     assert_eq!(holder.code().await, 1);
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
-    assert!(holder.log().contains("the lock cannot be taken: etcd does not answer: "), "{}", holder.log());
+    assert!(
+        holder.log().contains("the lock cannot be taken: etcd does not answer: "),
+        "{}",
+        holder.log()
+    );
 }
 
-/// One that is blocked is inherited so: the end of the command was never heard of, and the lock held for ever.
+/// One that is blocked is inherited so: the end of the command was never heard of, and the lock
+/// held for ever.
 #[tokio::test]
 async fn signals_that_were_blocked_from_the_beginning_are_heard() {
     let stage = Stage::set().await;
-    let mut holder = Holder::start_by(&["env", "--block-signal=CHLD,TERM"], &stage, "a", &[], "exit 3");
+    let mut holder =
+        Holder::start_by(&["env", "--block-signal=CHLD,TERM"], &stage, "a", &[], "exit 3");
     assert_eq!(holder.code().await, 3);
     let script = "trap 'exit 4' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
-    let mut holder = Holder::start_by(&["env", "--block-signal=CHLD,TERM"], &stage, "a", &[], script);
+    let mut holder =
+        Holder::start_by(&["env", "--block-signal=CHLD,TERM"], &stage, "a", &[], script);
     stage.until_lines("log", 1).await;
     holder.signal(Signal::TERM);
     assert_eq!(holder.code().await, 4);
     stage.is_left_clean().await;
 }
 
-/// In a group of its own it is in its terminal's background, and stopped as soon as it reads from there.
+/// In a group of its own it is in its terminal's background, and stopped as soon as it reads from
+/// there.
 #[tokio::test]
 async fn a_command_that_wants_to_read_from_its_terminal_is_named_and_can_be_interrupted() {
     let stage = Stage::set().await;
@@ -252,9 +291,11 @@ async fn a_command_that_wants_to_read_from_its_terminal_is_named_and_can_be_inte
     stage.is_left_clean().await;
 }
 
-/// What the README says of Ctrl-Z. The shell was told of a stopped job, and nobody of what became of its command.
+/// What the README says of Ctrl-Z. The shell was told of a stopped job, and nobody of what became
+/// of its command.
 #[tokio::test]
-async fn who_is_stopped_from_the_keyboard_does_not_outlive_its_lock_and_runs_its_command_anew_in_the_foreground() {
+async fn who_is_stopped_from_the_keyboard_does_not_outlive_its_lock_and_runs_its_command_anew_in_the_foreground()
+ {
     let stage = Stage::set().await;
     let command = r#"trap 'echo "end $FENCE_REVISION" >> $stage/log; exit 0' TERM; echo "begin $FENCE_REVISION" >> $stage/log
         while :; do sleep 0.02; done"#;
@@ -279,8 +320,10 @@ async fn who_is_stopped_from_the_keyboard_does_not_outlive_its_lock_and_runs_its
     let pid = Pid::from_raw(stage.until_lines("pid", 1).await[0].parse().unwrap()).unwrap();
     kill_process(pid, Signal::TSTP).unwrap();
     assert_eq!(stage.until_lines("jobs", 1).await, ["148"], "stopped: {}", stage.read("terminal"));
-    // It is another's meanwhile, and then the command has ended. Processes that end while they are listed are none of this test's business.
-    let mut next = Holder::start(&stage, "b", &[], "cat /proc/[0-9]*/cmdline > $stage/beside; exit 0");
+    // It is another's meanwhile, and then the command has ended. Processes that end while they are
+    // listed are none of this test's business.
+    let mut next =
+        Holder::start(&stage, "b", &[], "cat /proc/[0-9]*/cmdline > $stage/beside; exit 0");
     assert_eq!(next.code().await, 0);
     let beside = stage.read("beside").contains(&format!("sh\0{}", stage.file("command").display()));
     assert!(!beside, "it outlived its lock");
@@ -294,8 +337,9 @@ async fn who_is_stopped_from_the_keyboard_does_not_outlive_its_lock_and_runs_its
     stage.is_left_clean().await;
 }
 
-/// The watchdog was stopped by its own message after it had ended the first command, and nobody ended the next one. What was to become a command
-/// that there is not stood still as it said so, and the lock was held for nothing.
+/// The watchdog was stopped by its own message after it had ended the first command, and nobody
+/// ended the next one. What was to become a command that there is not stood still as it said so,
+/// and the lock was held for nothing.
 #[tokio::test]
 async fn a_terminal_that_stops_its_background_stops_no_watchdog() {
     let stage = Stage::set().await;
@@ -319,14 +363,21 @@ async fn a_terminal_that_stops_its_background_stops_no_watchdog() {
     let pid = Pid::from_raw(stage.until_lines("pid", 1).await[0].parse().unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     let said = "its holder stands still: ending the command";
-    eventually("its watchdog says so", async || stage.read("terminal").contains(said).then_some(())).await;
+    eventually("its watchdog says so", async || {
+        stage.read("terminal").contains(said).then_some(())
+    })
+    .await;
     kill_process(pid, Signal::CONT).unwrap();
     terminal.end_of_itself().await;
     assert!(stage.read("terminal").contains("ended 76"), "{}", stage.read("terminal"));
 
     let mut terminal = start("no-such-command", "second");
     terminal.end_of_itself().await;
-    assert!(stage.read("second").contains("no-such-command cannot be run: "), "{}", stage.read("second"));
+    assert!(
+        stage.read("second").contains("no-such-command cannot be run: "),
+        "{}",
+        stage.read("second")
+    );
     assert!(stage.read("second").contains("ended 127"), "{}", stage.read("second"));
     stage.is_left_clean().await;
 }

@@ -23,7 +23,11 @@ impl Stage {
 
     pub(crate) async fn set_with(version: EtcdVersion) -> Stage {
         let election = Some(Duration::from_millis(200));
-        let options = EtcdOptions { heartbeat: Some(Duration::from_millis(20)), election, ..EtcdOptions::default() };
+        let options = EtcdOptions {
+            heartbeat: Some(Duration::from_millis(20)),
+            election,
+            ..EtcdOptions::default()
+        };
         let etcd = Etcd::start_with(version, &options).await;
         let client = Client::connect([etcd.endpoint()], None).await.unwrap();
         Stage { etcd, client, scratch: Scratch::new() }
@@ -48,15 +52,19 @@ impl Stage {
         eventually(&format!("{count} lines in {name}"), async || {
             let text = self.read(name);
             // The last line may not be whole yet.
-            let lines: Vec<String> =
-                text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(trimmed).collect();
+            let lines: Vec<String> = text
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'))
+                .map(trimmed)
+                .collect();
             (lines.len() >= count).then_some(lines)
         })
         .await
     }
 
     pub(crate) async fn keys(&self) -> Vec<KeyValue> {
-        let mut answer = self.client().get("/", Some(GetOptions::new().with_prefix())).await.unwrap();
+        let mut answer =
+            self.client().get("/", Some(GetOptions::new().with_prefix())).await.unwrap();
         answer.take_kvs()
     }
 
@@ -73,7 +81,8 @@ impl Stage {
         self.client().leases().await.unwrap().leases().len()
     }
 
-    /// Nothing is left: no key, no lease, and none of the processes that carry this stage's mark in their arguments.
+    /// Nothing is left: no key, no lease, and none of the processes that carry this stage's mark in
+    /// their arguments.
     pub(crate) async fn is_left_clean(&self) {
         assert!(self.keys().await.is_empty(), "keys are left behind");
         assert_eq!(self.leases().await, 0, "leases are left behind");
@@ -83,7 +92,8 @@ impl Stage {
     /// Those that run and name this stage's directory in their arguments.
     pub(crate) fn processes(&self) -> Vec<String> {
         let mark = self.scratch.path().to_str().unwrap();
-        let arguments = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("cmdline")).ok();
+        let arguments =
+            |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("cmdline")).ok();
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
         entries.filter_map(arguments).filter(|arguments| arguments.contains(mark)).collect()
     }

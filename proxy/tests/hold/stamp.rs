@@ -14,7 +14,8 @@ use crate::proxy::{Proxy, ProxyFiles};
 use crate::stage::{LOCK, Stage};
 
 /// A command that says where its listener is, and runs on whatever it is asked.
-const LISTENED: &str = "trap '' TERM; echo $FENCE_STAMP >> $stage/stamp; while :; do sleep 0.02; done";
+const LISTENED: &str =
+    "trap '' TERM; echo $FENCE_STAMP >> $stage/stamp; while :; do sleep 0.02; done";
 
 /// Where the listener of the n-th tenure is.
 async fn listener(stage: &Stage, number: usize) -> SocketAddr {
@@ -65,7 +66,8 @@ async fn a_tenure_goes_out_in_the_headers_of_its_route() {
     let (stage, worker) = (Stage::set().await, Worker::start().await);
     let proxy = Proxy::serve_renamed(&stage, &worker).await;
     let (url, rule) = (proxy.url(), rule(&proxy));
-    let names = ["--owner-header", "X-Owner", "--revision-header", "X-Revision", "--lock-header", "X-Lock"];
+    let names =
+        ["--owner-header", "X-Owner", "--revision-header", "X-Revision", "--lock-header", "X-Lock"];
     let script = r#"curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Owner: b' "http://$FENCE_STAMP/" > $stage/status"#;
     let arguments = [&["--fence", &url, "--stamp", &rule][..], &names].concat();
     let mut holder = Holder::start(&stage, "shard-1", &arguments, script);
@@ -76,13 +78,20 @@ async fn a_tenure_goes_out_in_the_headers_of_its_route() {
     stage.is_left_clean().await;
 
     for (wrong, says) in [
-        (["--owner-header", "X-Owner"], "required arguments were not provided:\n  <--fence <URL>|--stamp"),
+        (
+            ["--owner-header", "X-Owner"],
+            "required arguments were not provided:\n  <--fence <URL>|--stamp",
+        ),
         (["--owner-header", "X Owner"], "must be the name of a header, not \"X Owner\""),
         (["--lock-header", "Host"], "\"Host\" has a meaning of its own"),
-        (["--revision-header", "fence_owner"], "--revision-header: \"fence_owner\" is --owner-header, \"fence-owner\""),
+        (
+            ["--revision-header", "fence_owner"],
+            "--revision-header: \"fence_owner\" is --owner-header, \"fence-owner\"",
+        ),
     ] {
         let sends: &[&str] = if wrong[1] == "X-Owner" { &[] } else { &["--fence", &url] };
-        let mut holder = Holder::start(&stage, "shard-1", &[sends, &wrong].concat(), "touch $stage/started");
+        let mut holder =
+            Holder::start(&stage, "shard-1", &[sends, &wrong].concat(), "touch $stage/started");
         assert_eq!(holder.code().await, 64, "{wrong:?}: {}", holder.log());
         holder.says(says);
     }
@@ -119,16 +128,23 @@ async fn closes_in_time(secure: bool) {
     for number in 1..=2 {
         let address = listener(&stage, number).await;
         let mut line = Connection::open(Endpoint::from(address)).await.unwrap();
-        line.send(b"POST /write HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n".to_vec()).await.unwrap();
+        line.send(b"POST /write HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n".to_vec())
+            .await
+            .unwrap();
         assert_eq!(line.final_response().await.unwrap().status, 200);
         let seen = worker.seen();
-        revisions.push(seen.last().unwrap().header("fence-revision").unwrap().parse::<i64>().unwrap());
+        revisions
+            .push(seen.last().unwrap().header("fence-revision").unwrap().parse::<i64>().unwrap());
 
         stage.client().delete(LOCK, None).await.unwrap();
         assert!(line.final_response().await.is_err(), "the connection is closed");
-        assert!(request(address, "POST", "/write", &[], b"").await.is_err(), "the listener is closed");
+        assert!(
+            request(address, "POST", "/write", &[], b"").await.is_err(),
+            "the listener is closed"
+        );
         // It does not end when asked to, and has four seconds.
-        let commands = stage.processes().into_iter().filter(|arguments| arguments.starts_with("sh\0"));
+        let commands =
+            stage.processes().into_iter().filter(|arguments| arguments.starts_with("sh\0"));
         assert_ne!(commands.count(), 0, "the command runs on meanwhile"); // What it has just forked looks like another.
     }
     listener(&stage, 3).await;
@@ -172,7 +188,8 @@ async fn requests_of_a_holder_that_stood_still_go_nowhere() {
     for secure in [false, true] {
         let (stage, files) = (Stage::set().await, ProxyFiles::new());
         let certificate = files.authority.issue_for_localhost();
-        let server = WorkerTls { identity: &certificate, client_ca: None, protocols: &["http/1.1"] };
+        let server =
+            WorkerTls { identity: &certificate, client_ca: None, protocols: &["http/1.1"] };
         let (address, record) = recorder(secure.then(|| server.config().into())).await;
         let rule = format!("127.0.0.1:0={}://{address}", if secure { "https" } else { "http" });
         let mut arguments = vec!["--stamp", &rule, "--ttl", "2s", "--once"];
@@ -181,7 +198,9 @@ async fn requests_of_a_holder_that_stood_still_go_nowhere() {
         let mut holder = Holder::start(&stage, "a", &arguments, LISTENED);
 
         let mut line = TcpStream::connect(listener(&stage, 1).await).await.unwrap();
-        line.write_all(b"PUT / HTTP/1.1\r\nHost: here\r\nContent-Length: 10000\r\n\r\nbefore").await.unwrap();
+        line.write_all(b"PUT / HTTP/1.1\r\nHost: here\r\nContent-Length: 10000\r\n\r\nbefore")
+            .await
+            .unwrap();
         let text = || String::from_utf8(record.lock().unwrap().clone()).unwrap();
         until("the request is under way", async || text().ends_with("before")).await;
         holder.pause().await;
@@ -202,7 +221,8 @@ async fn who_sends_while_the_proxy_is_away_is_told_so() {
     let stage = Stage::set().await;
     let nobody = fencepost_tests::FreePort::reserve();
     let rule = format!("127.0.0.1:0=http://{}", nobody.address());
-    let script = r#"curl -s -o $stage/body -w '%{http_code}\n' "http://$FENCE_STAMP/" > $stage/status"#;
+    let script =
+        r#"curl -s -o $stage/body -w '%{http_code}\n' "http://$FENCE_STAMP/" > $stage/status"#;
     let mut holder = Holder::start(&stage, "a", &["--stamp", &rule], script);
     assert_eq!(holder.code().await, 0);
     assert_eq!(stage.read("status"), "502\n");
@@ -212,7 +232,11 @@ async fn who_sends_while_the_proxy_is_away_is_told_so() {
     let rule = format!("{}=http://{}", taken.local_addr().unwrap(), nobody.address());
     let mut holder = Holder::start(&stage, "a", &["--stamp", &rule], "touch $stage/started");
     assert_eq!(holder.code().await, 1);
-    assert!(holder.log().contains("--stamp 127.0.0.1:") && holder.log().contains("in use"), "{}", holder.log());
+    assert!(
+        holder.log().contains("--stamp 127.0.0.1:") && holder.log().contains("in use"),
+        "{}",
+        holder.log()
+    );
     assert!(!stage.file("started").exists());
     stage.is_left_clean().await;
 }
@@ -225,7 +249,10 @@ async fn nothing_sent_after_a_tenure_goes_out_as_its_successors() {
     let rule = format!("{address}={}", proxy.url());
     let arguments = ["--stamp", &rule, "--ttl", "10s", "--once"];
     let sends = |path: &str| format!("curl -s -o /dev/null -X POST http://{address}{path}");
-    let stubborn = format!("trap '' TERM; while :; do {}; echo >> $stage/tried; sleep 0.02; done", sends("/by-a"));
+    let stubborn = format!(
+        "trap '' TERM; while :; do {}; echo >> $stage/tried; sleep 0.02; done",
+        sends("/by-a")
+    );
     let mut first = Holder::start(&stage, "a", &arguments, &stubborn);
     stage.until_lines("tried", 1).await;
     let waits = format!("{}; until [ -e $stage/go ]; do sleep 0.02; done", sends("/by-b"));
@@ -253,7 +280,8 @@ async fn a_command_without_descriptors_leaves_nothing_behind() {
     let script = r#"echo $FENCE_STAMP >> $stage/stamp; until [ -e $stage/go ]; do sleep 0.02; done
         (setsid sh -c 'trap "" TERM; while :; do sleep 0.02; : $1; done' left $stage &)"#;
     let few_descriptors = ["sh", "-c", "ulimit -n 100; exec \"$0\" \"$@\""];
-    let mut holder = Holder::start_by(&few_descriptors, &stage, "a", &["--stamp", &rule(&proxy)], script);
+    let mut holder =
+        Holder::start_by(&few_descriptors, &stage, "a", &["--stamp", &rule(&proxy)], script);
     let address = listener(&stage, 1).await;
     let mut lines = Vec::new();
     // Fewer than the system keeps for a listener that takes none.
@@ -261,7 +289,10 @@ async fn a_command_without_descriptors_leaves_nothing_behind() {
         lines.push(Connection::open(Endpoint::from(address)).await.unwrap());
     }
     // Those that have a place are served.
-    lines[0].send(b"POST /write HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n".to_vec()).await.unwrap();
+    lines[0]
+        .send(b"POST /write HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n".to_vec())
+        .await
+        .unwrap();
     assert_eq!(lines[0].final_response().await.unwrap().status, 200);
     std::fs::write(stage.file("go"), "").unwrap();
     assert_eq!(holder.code().await, 0, "{}", holder.log());

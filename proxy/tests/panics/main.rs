@@ -1,14 +1,16 @@
 //! A panic ends one request, and nothing else.
 //!
-//! Nothing in the program panics on demand. But it logs, from the middle of its work, and here whoever takes a line of the log
-//! may panic over it: the stack is then unwound from exactly there.
+//! Nothing in the program panics on demand. But it logs, from the middle of its work, and here
+//! whoever takes a line of the log may panic over it: the stack is then unwound from exactly there.
 
 mod mine;
 mod proxy;
 
 use std::time::Duration;
 
-use fencepost_tests::{Answer, Behaviour, Connection, Endpoint, Latch, Response, Worker, eventually, request};
+use fencepost_tests::{
+    Answer, Behaviour, Connection, Endpoint, Latch, Response, Worker, eventually, request,
+};
 
 use proxy::{Proxy, token};
 
@@ -29,12 +31,21 @@ async fn a_panic_ends_its_request_with_502_and_nothing_else() {
     connection.send("GET /a HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
     assert_failed(&connection.final_response().await.unwrap(), false.into());
     connection.send("GET /a HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
-    assert_eq!(connection.final_response().await.unwrap().status, 428, "the same connection goes on");
-    let honest = request(proxy.address, "GET", "/a", &token("a", proxy.held_by("a")), b"").await.unwrap();
+    assert_eq!(
+        connection.final_response().await.unwrap().status,
+        428,
+        "the same connection goes on"
+    );
+    let honest =
+        request(proxy.address, "GET", "/a", &token("a", proxy.held_by("a")), b"").await.unwrap();
     assert_eq!(honest.status, 200);
     let metrics = proxy.metrics().await;
-    assert!(metrics.contains(r#"fencepost_failures_total{failure="internal-error",route="all"} 1"#), "{metrics}");
-    let panics = metrics.lines().find_map(|line| line.strip_prefix("fencepost_panics_total ")).unwrap();
+    assert!(
+        metrics.contains(r#"fencepost_failures_total{failure="internal-error",route="all"} 1"#),
+        "{metrics}"
+    );
+    let panics =
+        metrics.lines().find_map(|line| line.strip_prefix("fencepost_panics_total ")).unwrap();
     assert!(panics.parse::<u64>().unwrap() >= 1, "{panics}");
 }
 
@@ -46,24 +57,34 @@ async fn a_panic_at_the_gate_leaves_an_orphan() {
     let proxy = Proxy::start(worker).await;
     let first = proxy.held_by("a");
     let address = proxy.address;
-    let slow = tokio::spawn(async move { request(address, "GET", "/slow", &token("a", first), b"").await });
+    let slow =
+        tokio::spawn(
+            async move { request(address, "GET", "/slow", &token("a", first), b"").await },
+        );
     proxy.worker.wait_for(1).await;
 
-    // The next tenure waits for the request of the one before it; when it is let in, somebody panics.
+    // The next tenure waits for the request of the one before it; when it is let in, somebody
+    // panics.
     let second = proxy.held_by("b");
     mine::lay("let in after a wait", "/lock");
-    let waits = tokio::spawn(async move { request(address, "GET", "/b", &token("b", second), b"").await });
+    let waits =
+        tokio::spawn(async move { request(address, "GET", "/b", &token("b", second), b"").await });
     eventually("a request that waits", async || (proxy.waiting().await == 1).then_some(())).await;
     let before = tokio::time::Instant::now();
     latch.open();
     assert_eq!(slow.await.unwrap().unwrap().status, 200);
     assert_failed(&waits.await.unwrap().unwrap(), false.into());
 
-    // It may have been anywhere: who comes after it waits until its time has come, and then gets in.
+    // It may have been anywhere: who comes after it waits until its time has come, and then gets
+    // in.
     let third = proxy.held_by("c");
     let next = request(address, "GET", "/c", &token("c", third), b"").await.unwrap();
     assert_eq!(next.status, 200, "{next:?}");
-    assert!(before.elapsed() >= Duration::from_secs(1), "it counted for only {:?}", before.elapsed());
+    assert!(
+        before.elapsed() >= Duration::from_secs(1),
+        "it counted for only {:?}",
+        before.elapsed()
+    );
     eventually("an orphan whose time has come", async || {
         let counts = [("fencepost_orphans{", " 0"), ("fencepost_orphans_expired_total{", " 1")];
         for (name, expected) in counts {
@@ -83,14 +104,22 @@ async fn a_panic_after_something_went_out_says_that_nobody_knows() {
     let worker = Worker::start().await;
     worker.on("/broken", Behaviour::Reset);
     let proxy = Proxy::start(worker).await;
-    let Endpoint::Tcp(worker) = proxy.worker.endpoint() else { unreachable!("it listens on an IP address") };
+    let Endpoint::Tcp(worker) = proxy.worker.endpoint() else {
+        unreachable!("it listens on an IP address")
+    };
     mine::lay("the worker did not answer", &worker.to_string());
     let revision = proxy.held_by("a");
-    let answer = request(proxy.address, "POST", "/broken", &token("a", revision), b"x").await.unwrap();
+    let answer =
+        request(proxy.address, "POST", "/broken", &token("a", revision), b"x").await.unwrap();
     assert_failed(&answer, "unknown".into());
-    let (counts, expired) =
-        (proxy.metric("fencepost_orphans{").await, proxy.metric("fencepost_orphans_expired_total{").await);
-    assert!(counts.ends_with(" 1") || expired.ends_with(" 1"), "the worker may be at it: {counts}, {expired}");
+    let (counts, expired) = (
+        proxy.metric("fencepost_orphans{").await,
+        proxy.metric("fencepost_orphans_expired_total{").await,
+    );
+    assert!(
+        counts.ends_with(" 1") || expired.ends_with(" 1"),
+        "the worker may be at it: {counts}, {expired}"
+    );
 }
 
 #[tokio::test]
@@ -98,7 +127,8 @@ async fn a_panic_of_the_admin_listener_is_answered_too() {
     let proxy = Proxy::start(Worker::start().await).await;
     mine::lay("orphans ended by hand", "/lock");
     proxy.held_by("a");
-    let answer = request(proxy.admin, "POST", "/locks/%2Flock/clear-orphans", &[], b"").await.unwrap();
+    let answer =
+        request(proxy.admin, "POST", "/locks/%2Flock/clear-orphans", &[], b"").await.unwrap();
     assert_failed(&answer, false.into());
     assert_eq!(request(proxy.admin, "GET", "/livez", &[], b"").await.unwrap().status, 200);
 }
@@ -107,7 +137,10 @@ async fn a_panic_of_the_admin_listener_is_answered_too() {
 async fn a_process_whose_source_has_failed_ends() {
     let mut proxy = Proxy::start(Worker::start().await).await;
     let revision = proxy.held_by("a");
-    assert_eq!(request(proxy.address, "GET", "/", &token("a", revision), b"").await.unwrap().status, 200);
+    assert_eq!(
+        request(proxy.address, "GET", "/", &token("a", revision), b"").await.unwrap().status,
+        200
+    );
     mine::lay("store-regressed", "main");
     proxy.store.rewind_to(fencepost_policy::Revision::MIN);
     let ended = proxy.ended().await;

@@ -40,8 +40,9 @@ impl Subscriber for Mined {
         event.record(&mut line);
         let stepped_on = {
             let mut mines = MINES.lock().unwrap();
-            let found =
-                mines.iter().position(|(message, about)| line.0.contains(message) && line.0.contains(about.as_str()));
+            let found = mines.iter().position(|(message, about)| {
+                line.0.contains(message) && line.0.contains(about.as_str())
+            });
             found.map(|index| mines.remove(index)).is_some()
         };
         if stepped_on {

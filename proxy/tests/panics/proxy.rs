@@ -36,12 +36,19 @@ impl Proxy {
             "#,
             worker.endpoint()
         );
-        let config = Config::from_toml("test.toml", &file).unwrap_or_else(|problems| panic!("{problems}"));
+        let config =
+            Config::from_toml("test.toml", &file).unwrap_or_else(|problems| panic!("{problems}"));
         let bound = fencepost::bind(&config).unwrap();
-        let (store, (started, starts), (ends, ended)) = (MemoryStore::new(), oneshot::channel(), oneshot::channel());
-        let surroundings = Surroundings { memory: store.clone(), started: Some(started), ..Surroundings::default() };
+        let (store, (started, starts), (ends, ended)) =
+            (MemoryStore::new(), oneshot::channel(), oneshot::channel());
+        let surroundings = Surroundings {
+            memory: store.clone(),
+            started: Some(started),
+            ..Surroundings::default()
+        };
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let serving = fencepost::run(config, bound, surroundings, std::future::pending);
             let outcome = runtime.block_on(tokio::task::LocalSet::new().run_until(serving));
             let _ = ends.send(format!("{outcome:?}")); // Most tests do not wait for the end.

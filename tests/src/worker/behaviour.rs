@@ -19,9 +19,11 @@ pub enum Behaviour {
     Hold(Latch, Answer),
     /// Answers as soon as the head is here, and reads the body meanwhile.
     Early(Answer),
-    /// Answers as soon as the head is here and never reads the body. HTTP/1.1: the connection then closes, as servers do.
+    /// Answers as soon as the head is here and never reads the body. HTTP/1.1: the connection then
+    /// closes, as servers do.
     EarlyUnread(Answer),
-    /// Waits until the latch opens before it reads any of the body, then reads it and answers: a worker that takes no bytes.
+    /// Waits until the latch opens before it reads any of the body, then reads it and answers: a
+    /// worker that takes no bytes.
     ReadLate(Latch, Answer),
     /// Answers 200 with the request's body as it comes, trailers included.
     Echo,
@@ -29,7 +31,8 @@ pub enum Behaviour {
     Reset,
     /// Resets the connection as soon as the head is here.
     ResetEarly,
-    /// Switches to the protocol that the request's `Upgrade` names and sends back whatever it gets then.
+    /// Switches to the protocol that the request's `Upgrade` names and sends back whatever it gets
+    /// then.
     UpgradeAndEcho,
 }
 

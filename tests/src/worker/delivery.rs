@@ -30,7 +30,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn open(shared: &Arc<Shared>, connection: usize, request: &Request<Incoming>) -> Entry {
+    pub(super) fn open(
+        shared: &Arc<Shared>,
+        connection: usize,
+        request: &Request<Incoming>,
+    ) -> Entry {
         let uri = request.uri();
         let order = shared.log.add(Seen {
             order: 0,
@@ -84,7 +88,10 @@ impl Body for Delivery {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let delivery = self.get_mut();
         let frame = Pin::new(&mut delivery.body).poll_frame(cx);
         let last = match &frame {
@@ -116,7 +123,8 @@ impl Drop for Delivery {
             entry.answered();
         }
         if let Some(orders) = &self.close {
-            // Ordered only now: told earlier, the connection would announce its end in the answer's head.
+            // Ordered only now: told earlier, the connection would announce its end in the answer's
+            // head.
             let _ = orders.send(Order::Close);
         }
     }

@@ -37,7 +37,8 @@ pub struct Seen {
     pub trailers: HeaderMap,
     /// When the head was here.
     pub began: Instant,
-    /// When the worker was done with it: its whole answer had been handed to the connection, or the connection was gone.
+    /// When the worker was done with it: its whole answer had been handed to the connection, or the
+    /// connection was gone.
     pub ended: Option<Instant>,
     /// Whether the whole answer was handed to the connection.
     pub answered: bool,
@@ -105,9 +106,16 @@ impl Log {
         self.lock().clone()
     }
 
-    pub(super) async fn wait_until(&self, what: &str, mut condition: impl FnMut(&[Seen]) -> bool) -> Vec<Seen> {
+    pub(super) async fn wait_until(
+        &self,
+        what: &str,
+        mut condition: impl FnMut(&[Seen]) -> bool,
+    ) -> Vec<Seen> {
         let mut changes = self.changes.subscribe();
-        let fulfilled = tokio::time::timeout(PATIENCE, changes.wait_for(|()| condition(&self.lock()))).await.is_ok();
+        let fulfilled =
+            tokio::time::timeout(PATIENCE, changes.wait_for(|()| condition(&self.lock())))
+                .await
+                .is_ok();
         let seen = self.seen();
         assert!(fulfilled, "not within {PATIENCE:?}: {what}. The worker has seen: {seen:#?}");
         seen

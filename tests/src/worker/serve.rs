@@ -61,13 +61,19 @@ impl Connections {
     pub(super) fn next(&mut self) -> ConnectionContext {
         let number = self.accepted;
         self.accepted += 1;
-        ConnectionContext { shared: Arc::clone(&self.shared), close_idle: self.close_idle.clone(), number }
+        ConnectionContext {
+            shared: Arc::clone(&self.shared),
+            close_idle: self.close_idle.clone(),
+            number,
+        }
     }
 }
 
 impl ResetHandle {
     pub(super) fn of_tcp(stream: &TcpStream) -> ResetHandle {
-        ResetHandle(Some(stream.as_fd().try_clone_to_owned().expect("an open socket can be cloned")))
+        ResetHandle(Some(
+            stream.as_fd().try_clone_to_owned().expect("an open socket can be cloned"),
+        ))
     }
 
     pub(super) fn none() -> ResetHandle {
@@ -91,8 +97,12 @@ impl Speaks {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn connection<S>(stream: S, reset: ResetHandle, speaks: Speaks, context: ConnectionContext)
-where
+pub(super) async fn connection<S>(
+    stream: S,
+    reset: ResetHandle,
+    speaks: Speaks,
+    context: ConnectionContext,
+) where
     S: Read + Write + Unpin + Send + 'static,
 {
     let ConnectionContext { shared, mut close_idle, number } = context;
@@ -110,7 +120,8 @@ where
     let mut connection = pin!(builder.serve_connection_with_upgrades(stream, service));
     loop {
         tokio::select! {
-            // A connection that breaks is no fault of the worker's: the log has what there is to know.
+            // A connection that breaks is no fault of the worker's: the log has what there is to
+            // know.
             _ = connection.as_mut() => return,
             Some(order) = inbox.recv() => match order {
                 Order::Close => connection.as_mut().graceful_shutdown(),
@@ -158,10 +169,11 @@ async fn handle(
     Ok(respond(answer, entry, orders))
 }
 
-/// Reads a request's body to its end, on a task of its own: with the connection this future may be dropped, and then
-/// the log would not say that the body was cut.
+/// Reads a request's body to its end, on a task of its own: with the connection this future may be
+/// dropped, and then the log would not say that the body was cut.
 async fn read(request: Request<Incoming>, entry: &Entry) -> Result<(), io::Error> {
-    let reading = tokio::spawn(record_body(request.into_body(), Arc::clone(&entry.shared), entry.order));
+    let reading =
+        tokio::spawn(record_body(request.into_body(), Arc::clone(&entry.shared), entry.order));
     match reading.await.map_err(io::Error::other)? {
         BodyEnd::Whole => Ok(()),
         BodyEnd::Cut => Err(io::Error::other("the request was cut")),
@@ -170,8 +182,8 @@ async fn read(request: Request<Incoming>, entry: &Entry) -> Result<(), io::Error
 
 async fn record_body(mut body: Incoming, shared: Arc<Shared>, order: usize) -> BodyEnd {
     loop {
-        // After its answer has gone out, hyper keeps the end of a body of known length to itself until the next request
-        // (seen with 1.12.0): what the length says must do.
+        // After its answer has gone out, hyper keeps the end of a body of known length to itself
+        // until the next request (seen with 1.12.0): what the length says must do.
         let frame = if body.is_end_stream() { None } else { body.frame().await };
         if let Some(end) = shared.log.change(order, |seen| record(seen, frame.as_ref())) {
             return end;
@@ -212,7 +224,11 @@ fn echo(request: Request<Incoming>, entry: Entry) -> Response<Delivery> {
             Some((frame?.map_err(io::Error::other), body))
         }
     });
-    Response::new(Delivery { body: StreamBody::new(frames).boxed_unsync(), entry: Some(entry), close: None })
+    Response::new(Delivery {
+        body: StreamBody::new(frames).boxed_unsync(),
+        entry: Some(entry),
+        close: None,
+    })
 }
 
 fn upgrade(mut request: Request<Incoming>, mut entry: Entry) -> Response<Delivery> {
@@ -222,7 +238,8 @@ fn upgrade(mut request: Request<Incoming>, mut entry: Entry) -> Response<Deliver
     };
     let upgraded = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
-        // Fails if the client goes away before it has read the answer: the entry then ends unanswered.
+        // Fails if the client goes away before it has read the answer: the entry then ends
+        // unanswered.
         let Ok(tunnel) = upgraded.await else { return };
         let (mut from, mut to) = tokio::io::split(TokioIo::new(tunnel));
         let mut buffer = vec![0; 16 * 1024];
@@ -249,7 +266,11 @@ fn respond_plainly(status: StatusCode, entry: Entry) -> Response<Delivery> {
     response
 }
 
-fn respond(answer: Answer, mut entry: Entry, orders: mpsc::UnboundedSender<Order>) -> Response<Delivery> {
+fn respond(
+    answer: Answer,
+    mut entry: Entry,
+    orders: mpsc::UnboundedSender<Order>,
+) -> Response<Delivery> {
     // The connection never asks for the body of an answer to HEAD.
     if entry.seen().method == Method::HEAD.as_str() {
         entry.answered();

@@ -40,17 +40,23 @@ impl WorkerTls<'_> {
             Some(ca) => {
                 let mut roots = RootCertStore::empty();
                 for authority in CertificateDer::pem_slice_iter(ca.as_bytes()) {
-                    roots.add(authority.expect("an authority is PEM")).expect("an authority is a certificate");
+                    roots
+                        .add(authority.expect("an authority is PEM"))
+                        .expect("an authority is a certificate");
                 }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
                 builder.with_client_cert_verifier(verifier.build().expect("there is an authority"))
             }
         };
         let chain = CertificateDer::pem_slice_iter(self.identity.certificate.as_bytes());
         let chain = chain.collect::<Result<_, _>>().expect("a certificate is PEM");
-        let key = PrivateKeyDer::from_pem_slice(self.identity.key.as_bytes()).expect("a key is PEM");
-        let mut config = builder.with_single_cert(chain, key).expect("the key is the certificate's");
-        config.alpn_protocols = self.protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let key =
+            PrivateKeyDer::from_pem_slice(self.identity.key.as_bytes()).expect("a key is PEM");
+        let mut config =
+            builder.with_single_cert(chain, key).expect("the key is the certificate's");
+        config.alpn_protocols =
+            self.protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         Arc::new(config)
     }
 }

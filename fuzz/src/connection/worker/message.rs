@@ -28,16 +28,22 @@ impl Message {
     }
 }
 
-/// A name as the most generous CGI server folds it: whatever is neither letter nor digit becomes `_`.
+/// A name as the most generous CGI server folds it: whatever is neither letter nor digit becomes
+/// `_`.
 fn folded(name: &str) -> String {
-    name.chars().map(|one| if one.is_ascii_alphanumeric() { one.to_ascii_uppercase() } else { '_' }).collect()
+    name.chars()
+        .map(|one| if one.is_ascii_alphanumeric() { one.to_ascii_uppercase() } else { '_' })
+        .collect()
 }
 
-/// Whether a trailer of that name could be taken for something that decides where a request goes, or whether.
+/// Whether a trailer of that name could be taken for something that decides where a request goes,
+/// or whether.
 pub(super) fn is_special(name: &str) -> bool {
     let folded = folded(name);
     let framing = ["HOST", "CONTENT_LENGTH", "TRANSFER_ENCODING", "CONNECTION", "UPGRADE", "TE"];
-    folded.starts_with("FENCE_") || folded.starts_with("X_FORWARDED_") || framing.contains(&folded.as_str())
+    folded.starts_with("FENCE_")
+        || folded.starts_with("X_FORWARDED_")
+        || framing.contains(&folded.as_str())
 }
 
 /// The first message of these bytes, and its length.
@@ -45,7 +51,9 @@ pub(super) fn read(bytes: &[u8]) -> Read<(Message, usize)> {
     let mut rest = bytes;
     let request_line = line(&mut rest)?;
     let unclean = || Unread::Unclean(format!("the request line {request_line:?}"));
-    let [method, target, "HTTP/1.1"] = request_line.split(' ').collect::<Vec<_>>()[..] else { return Err(unclean()) };
+    let [method, target, "HTTP/1.1"] = request_line.split(' ').collect::<Vec<_>>()[..] else {
+        return Err(unclean());
+    };
     if !is_token(method) || target.is_empty() {
         return Err(unclean());
     }
@@ -109,7 +117,10 @@ fn line(rest: &mut &[u8]) -> Read<String> {
     let line = &rest[..end];
     *rest = &rest[end + 2..];
     if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
-        return Err(Unread::Unclean(format!("control bytes in {:?}", String::from_utf8_lossy(line))));
+        return Err(Unread::Unclean(format!(
+            "control bytes in {:?}",
+            String::from_utf8_lossy(line)
+        )));
     }
     Ok(String::from_utf8_lossy(line).into_owned())
 }

@@ -1,4 +1,5 @@
-//! Sends the requests of a command on to the proxy. hyper's client carries them, and keeps the connections.
+//! Sends the requests of a command on to the proxy. hyper's client carries them, and keeps the
+//! connections.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -32,7 +33,11 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    pub(super) fn new(outlet: &Outlet, stamp: StampLayer, standing: watch::Receiver<Standing>) -> Forwarder {
+    pub(super) fn new(
+        outlet: &Outlet,
+        stamp: StampLayer,
+        standing: watch::Receiver<Standing>,
+    ) -> Forwarder {
         Forwarder { outlet: outlet.clone(), stamp, client: outlet.proxy().client(standing) }
     }
 
@@ -41,7 +46,10 @@ impl Forwarder {
         let has_coding = has_coding(request.headers());
         let mut request = self.prepared(request);
         if has_coding {
-            return refuse(StatusCode::NOT_IMPLEMENTED, "no other Transfer-Encoding than chunked can be sent on");
+            return refuse(
+                StatusCode::NOT_IMPLEMENTED,
+                "no other Transfer-Encoding than chunked can be sent on",
+            );
         }
         if let Err(over) = self.stamp.stamp(&mut request) {
             let why = format!("nothing was sent, since the tenure is over: {over}");
@@ -60,8 +68,13 @@ impl Forwarder {
                 self.outlet.complain(&format!("no TLS: {refusal}"));
                 format!("{proxy} cannot be reached: no TLS: {refusal}")
             }
-            None if error.is_connect() => format!("{proxy} cannot be reached: {}", with_causes(&error)),
-            None => format!("no answer, and it is not known what became of the request: {}", with_causes(&error)),
+            None if error.is_connect() => {
+                format!("{proxy} cannot be reached: {}", with_causes(&error))
+            }
+            None => format!(
+                "no answer, and it is not known what became of the request: {}",
+                with_causes(&error)
+            ),
         };
         refuse(StatusCode::BAD_GATEWAY, &why)
     }
@@ -71,7 +84,11 @@ impl Forwarder {
         let (mut head, body) = request.into_parts();
         // Without a path it may have a query still: `http://host?x=1`.
         let target = head.uri.path_and_query().map_or("", |target| target.as_str());
-        let target = if target.starts_with('/') || target == "*" { target.to_owned() } else { format!("/{target}") };
+        let target = if target.starts_with('/') || target == "*" {
+            target.to_owned()
+        } else {
+            format!("/{target}")
+        };
         let address = &self.outlet.proxy().address;
         head.uri = address.uri(&target).or_else(|_| address.uri("/")).expect("it is a path");
         let is_chunked = !body.is_end_stream() && body.size_hint().exact().is_none();
@@ -82,8 +99,12 @@ impl Forwarder {
         // The answer to it comes from here, with the first piece of the body that is asked for.
         let is_held_back = head.headers.remove(header::EXPECT).is_some();
         head.headers.remove(header::HOST);
-        let claims: Vec<HeaderName> =
-            head.headers.keys().filter(|name| name.as_str().starts_with("fence-")).cloned().collect();
+        let claims: Vec<HeaderName> = head
+            .headers
+            .keys()
+            .filter(|name| name.as_str().starts_with("fence-"))
+            .cloned()
+            .collect();
         for name in claims {
             head.headers.remove(name);
         }
@@ -95,13 +116,17 @@ impl Forwarder {
     }
 }
 
-/// Whether the body has a coding beside the framing that every connection has anew: what it stands for would be lost.
+/// Whether the body has a coding beside the framing that every connection has anew: what it stands
+/// for would be lost.
 fn has_coding(headers: &HeaderMap) -> bool {
-    headers.get_all(header::TRANSFER_ENCODING).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    headers
+        .get_all(header::TRANSFER_ENCODING)
+        .iter()
+        .any(|value| !value.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
-/// The body of a command's request. What is not sent of it is read and dropped, since a command that writes everything before it
-/// reads would see a reset in place of the answer.
+/// The body of a command's request. What is not sent of it is read and dropped, since a command
+/// that writes everything before it reads would see a reset in place of the answer.
 pub(super) struct Upload {
     /// `None` once it was dropped.
     body: Option<Incoming>,
@@ -113,7 +138,10 @@ impl Body for Upload {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         self.is_held_back = false;
         self.body.as_mut().map_or(Poll::Ready(None), |body| Pin::new(body).poll_frame(cx))
     }
@@ -129,15 +157,20 @@ impl Body for Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some(body) = self.body.take().filter(|body| !body.is_end_stream() && !self.is_held_back) {
+        if let Some(body) =
+            self.body.take().filter(|body| !body.is_end_stream() && !self.is_held_back)
+        {
             let mut rest = Limited::new(body, DISCARDED_BYTES_MAX);
             // A body that takes longer is dropped unread, and its connection closed.
-            tokio::spawn(timeout(DISCARDED_WITHIN, async move { while let Some(Ok(_)) = rest.frame().await {} }));
+            tokio::spawn(timeout(DISCARDED_WITHIN, async move {
+                while let Some(Ok(_)) = rest.frame().await {}
+            }));
         }
     }
 }
 
-/// Removes what concerns one connection only (RFC 9110, section 7.6.1). How a body is framed, hyper says anew.
+/// Removes what concerns one connection only (RFC 9110, section 7.6.1). How a body is framed, hyper
+/// says anew.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -156,6 +189,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 fn refuse(status: StatusCode, why: &str) -> Answer {
     let mut answer = Response::new(Either::Right(Full::from(format!("fencepost hold: {why}\n"))));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answer
 }

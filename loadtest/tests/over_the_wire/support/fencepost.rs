@@ -16,11 +16,21 @@ pub(crate) struct Fencepost {
 
 impl Fencepost {
     /// Starts it with this worker and lock, and returns once it is ready.
-    pub(crate) async fn start(worker: &FreePort, etcd: &Etcd, lock: &str, layout: &str) -> Fencepost {
+    pub(crate) async fn start(
+        worker: &FreePort,
+        etcd: &Etcd,
+        lock: &str,
+        layout: &str,
+    ) -> Fencepost {
         let (listen, admin) = (FreePort::reserve(), FreePort::reserve());
         let mut command = Command::new(fencepost_binary());
         command.arg("serve").args(["--listen", &listen.address().to_string()]);
-        command.args(["--upstream", &format!("http://{}", worker.address()), "--etcd", &etcd.endpoint()]);
+        command.args([
+            "--upstream",
+            &format!("http://{}", worker.address()),
+            "--etcd",
+            &etcd.endpoint(),
+        ]);
         command.args(["--lock", lock, "--layout", layout, "--admin", &admin.address().to_string()]);
         Fencepost::run(&command, listen, &admin, Scratch::new()).await
     }
@@ -44,7 +54,12 @@ impl Fencepost {
         Fencepost::run(&command, listen, &admin, scratch).await
     }
 
-    async fn run(command: &Command, listen: FreePort, admin: &FreePort, scratch: Scratch) -> Fencepost {
+    async fn run(
+        command: &Command,
+        listen: FreePort,
+        admin: &FreePort,
+        scratch: Scratch,
+    ) -> Fencepost {
         let mut process = Process::start(command, &scratch.path().join("log"));
         eventually("fencepost is ready", async || {
             let ended = process.ended();
@@ -66,30 +81,34 @@ impl Fencepost {
     }
 }
 
-/// The proxy's binary, of the same profile as this test. Cargo tells a test only of its own package's binaries, and does
-/// not build others for it: what lies there may be old.
+/// The proxy's binary, of the same profile as this test. Cargo tells a test only of its own
+/// package's binaries, and does not build others for it: what lies there may be old.
 pub(crate) fn fencepost_binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let test = std::env::current_exe().expect("a running program has a path");
         let profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
         let target = profile.parent().expect("target/PROFILE has a parent");
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // As `bin/test` does, after which nothing is left to do: features and debug information of libraries depend on all that is built.
-        // In a release that would take an hour.
+        // As `bin/test` does, after which nothing is left to do: features and debug information of
+        // libraries depend on all that is built. In a release that would take an hour.
         let what: &[_] = if profile.ends_with("release") {
             &["build", "--release", "--bin", "fencepost"]
         } else {
             &["test", "--no-run"]
         };
         build.args(what).args(["--quiet", "--locked", "--workspace", "--target-dir"]).arg(target);
-        // What cargo tells a test of its package. The build script of ring asks for some of these: where they are others it is run again,
-        // and all that needs ring is compiled again.
+        // What cargo tells a test of its package. The build script of ring asks for some of these:
+        // where they are others it is run again, and all that needs ring is compiled again.
         for (name, _) in std::env::vars_os() {
-            if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.to_string_lossy().starts_with(start)) {
+            if ["CARGO_PKG_", "CARGO_MANIFEST_"]
+                .iter()
+                .any(|start| name.to_string_lossy().starts_with(start))
+            {
                 build.env_remove(name);
             }
         }
-        let built = build.status().unwrap_or_else(|error| panic!("{build:?} cannot be started: {error}"));
+        let built =
+            build.status().unwrap_or_else(|error| panic!("{build:?} cannot be started: {error}"));
         assert!(built.success(), "{build:?} ended with {built}");
         profile.join("fencepost").with_extension(std::env::consts::EXE_EXTENSION)
     });

@@ -47,7 +47,10 @@ impl Running {
         let scratch = Scratch::new();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost-loadtest"));
         command.args(arguments.as_ref().split_whitespace()).env(name, value);
-        Running { process: Process::start(&command, &scratch.path().join("log")), _scratch: scratch }
+        Running {
+            process: Process::start(&command, &scratch.path().join("log")),
+            _scratch: scratch,
+        }
     }
 
     pub(crate) fn terminate(&self) {
@@ -61,7 +64,12 @@ impl Running {
     pub(crate) async fn end(mut self) -> Run {
         let status = self.process.end_of_itself().await;
         let printed = self.process.log();
-        Run { code: status.code().unwrap_or_else(|| panic!("the loadtest ended with {status}: {printed}")), printed }
+        Run {
+            code: status
+                .code()
+                .unwrap_or_else(|| panic!("the loadtest ended with {status}: {printed}")),
+            printed,
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// A proxy that refuses what is older than anything that it has let through, and waits for nobody: it has a ratchet and no barrier. It
-/// serves as long as this lives.
+/// A proxy that refuses what is older than anything that it has let through, and waits for nobody:
+/// it has a ratchet and no barrier. It serves as long as this lives.
 pub(crate) struct Ratchet {
     address: SocketAddr,
     _serving: JoinSet<()>,
@@ -42,7 +42,9 @@ async fn serve(listener: TcpListener, worker: SocketAddr) {
         connections.spawn(async move {
             let service = service_fn(|request| pass_on(request, worker, &highest));
             // A connection that breaks shows at the client.
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }

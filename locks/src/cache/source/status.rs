@@ -14,8 +14,9 @@ use crate::store::{Member, StoreError};
 /// How a source is.
 #[derive(Debug, Clone)]
 pub struct SourceStatus {
-    /// Whether the store answers quorum reads: the newest one that was answered was sent within the last five periods, or, once reads
-    /// fail, within the last two (a second at least). `None` as long as nothing has to be read from it, which nobody can tell then.
+    /// Whether the store answers quorum reads: the newest one that was answered was sent within the
+    /// last five periods, or, once reads fail, within the last two (a second at least). `None` as
+    /// long as nothing has to be read from it, which nobody can tell then.
     pub up: Option<bool>,
     /// Whether it is up, and yet what is known is older than five periods, the smallest `max_age`.
     pub is_stale: bool,
@@ -33,7 +34,8 @@ pub struct SourceStatus {
     pub static_locks: usize,
     /// How many templated locks are known.
     pub templated_locks: usize,
-    /// The revision up to which nothing is believed, if the store went back, in this process or before, and nobody has accepted that.
+    /// The revision up to which nothing is believed, if the store went back, in this process or
+    /// before, and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
     /// How many answers showed less than was seen before they were asked for.
     pub answers_behind: u64,
@@ -41,8 +43,8 @@ pub struct SourceStatus {
     pub reads: ReadCounts,
     /// The last failure of the store.
     pub last_error: Option<Arc<StoreError>>,
-    /// How the members were when they were last asked: at the start, when the store began to fail or answered again, and every few
-    /// seconds while one is not well.
+    /// How the members were when they were last asked: at the start, when the store began to fail
+    /// or answered again, and every few seconds while one is not well.
     pub members: Vec<Member>,
 }
 

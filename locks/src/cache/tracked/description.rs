@@ -17,7 +17,8 @@ pub struct LockDescription {
     pub layout: Layout,
     /// Who holds it, if anybody does, and the lowest and highest revision that name the tenure.
     pub holder: Option<(Owner, Revision, Revision)>,
-    /// The revision at which it was last seen to change or read whole; `None` before it is first read.
+    /// The revision at which it was last seen to change or read whole; `None` before it is first
+    /// read.
     pub as_of: Option<Revision>,
     /// How old that is.
     pub age: Option<Duration>,
@@ -41,7 +42,9 @@ impl TrackedLock {
         LockDescription {
             key: self.key().clone(),
             layout: self.layout(),
-            holder: snapshot.and_then(Snapshot::tenure).map(|held| (held.owner.clone(), held.first, held.last)),
+            holder: snapshot
+                .and_then(Snapshot::tenure)
+                .map(|held| (held.owner.clone(), held.first, held.last)),
             as_of: snapshot.map(|snapshot| snapshot.as_of),
             age: outlook.age(now),
             waiters: snapshot.map(|snapshot| Arc::clone(&snapshot.waiters)).unwrap_or_default(),

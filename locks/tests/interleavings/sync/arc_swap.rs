@@ -1,7 +1,7 @@
 //! `arc_swap`, as far as the cache uses it.
 //!
-//! Loads acquire and stores release. The real one's operations are sequentially consistent on top of that: what holds here
-//! holds there.
+//! Loads acquire and stores release. The real one's operations are sequentially consistent on top
+//! of that: what holds here holds there.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};

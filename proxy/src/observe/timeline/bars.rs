@@ -97,7 +97,17 @@ impl Bar {
     pub(super) fn new(tenure: Tenure, began: SystemTime, began_seen: bool) -> Bar {
         let Tenure { owner, first, last } = tenure;
         let owner = shown_owner(owner.as_bytes());
-        Bar { owner, first, last, began, began_seen, ended: None, refused: 0, would_be_refused: 0, last_refused: None }
+        Bar {
+            owner,
+            first,
+            last,
+            began,
+            began_seen,
+            ended: None,
+            refused: 0,
+            would_be_refused: 0,
+            last_refused: None,
+        }
     }
 
     /// Whether it is known to have ended.

@@ -30,7 +30,11 @@ impl Timeline {
     }
 
     /// The row of a lock, as long as it has one.
-    pub fn row_json(&self, id: &LockId, RowContext { routes, present }: &RowContext) -> Option<Value> {
+    pub fn row_json(
+        &self,
+        id: &LockId,
+        RowContext { routes, present }: &RowContext,
+    ) -> Option<Value> {
         let (row, (source, lock)) = (self.rows.get(id)?, id);
         Some(json!({
             "source": &**source,
@@ -64,7 +68,9 @@ impl Timeline {
 impl Bar {
     /// A tenure that goes on may have more revisions by now than when it was noted.
     fn to_json(&self, present: Option<&Tenure>) -> Value {
-        let goes_on = |present: &&Tenure| self.ended.is_none() && self.owner == shown_owner(present.owner.as_bytes());
+        let goes_on = |present: &&Tenure| {
+            self.ended.is_none() && self.owner == shown_owner(present.owner.as_bytes())
+        };
         let last = present.filter(goes_on).map_or(self.last, |present| present.last.max(self.last));
         json!({
             "owner": &*self.owner,

@@ -13,13 +13,13 @@ use crate::upstream::link::Link;
 use crate::upstream::permit::{Ending, Permit};
 use crate::upstream::upload::Broken;
 
-/// How long a request that was given up may take to leave a connection whose worker takes what is written: its reset goes out when its
-/// task has had its turn.
+/// How long a request that was given up may take to leave a connection whose worker takes what is
+/// written: its reset goes out when its task has had its turn.
 const LEAVE_MAX: Duration = Duration::from_millis(100);
 
 impl<P: Permit> AtWorker<P> {
-    /// The response has ended whole: `tell` says so to the client. The request leaves the gate now if it is written. A worker may answer
-    /// before it has read the whole request, and read on.
+    /// The response has ended whole: `tell` says so to the client. The request leaves the gate now
+    /// if it is written. A worker may answer before it has read the whole request, and read on.
     pub(super) async fn complete(mut self: Box<Self>, has_body: bool, tell: impl FnOnce()) {
         let is_over = |this: &Self| this.handed_over.is_settled() && !this.is_upload();
         // Over HTTP/2, the worker has read a head that it has answered.
@@ -54,16 +54,19 @@ impl<P: Permit> AtWorker<P> {
             };
             return self.end(ending).await;
         }
-        // Over HTTP/2, a worker that has answered may reset the rest of its request: it is done with it.
+        // Over HTTP/2, a worker that has answered may reset the rest of its request: it is done
+        // with it.
         let is_broken = self.upload.as_ref().is_some_and(|upload| upload.broken().is_some());
-        let is_reset = matches!(self.link, Link::Http2(_)) && !self.handed_over.is_lost() && !is_broken;
+        let is_reset =
+            matches!(self.link, Link::Http2(_)) && !self.handed_over.is_lost() && !is_broken;
         if self.handed_over.is_written() || is_reset {
             return self.settle(has_body, || ()).await;
         }
         self.end(Ending::BodyCut).await;
     }
 
-    /// Request and response have come to their ends: the permit is told before the client is. The connection goes back to its pool.
+    /// Request and response have come to their ends: the permit is told before the client is. The
+    /// connection goes back to its pool.
     async fn settle(self: Box<Self>, has_body: bool, tell: impl FnOnce()) {
         let AtWorker { link, pool, permit, .. } = *self;
         let connection = match link {
@@ -100,8 +103,12 @@ impl<P: Permit> AtWorker<P> {
             if timeout(LEAVE_MAX, settled).await.is_err() {
                 self.leave_connection();
                 self.lose(how);
-                let closes_at = self.permit.counts_until().unwrap_or_else(|| Instant::now() + self.timeouts.late);
-                let is_left = || matches!(&self.link, Link::Http2(stream) if stream.is_left_by_all());
+                let closes_at = self
+                    .permit
+                    .counts_until()
+                    .unwrap_or_else(|| Instant::now() + self.timeouts.late);
+                let is_left =
+                    || matches!(&self.link, Link::Http2(stream) if stream.is_left_by_all());
                 let left = handed_over.turns().until(|| handed_over.is_settled() || is_left());
                 let _ = timeout_at(closes_at, left).await;
                 if !handed_over.is_settled() {
@@ -113,13 +120,16 @@ impl<P: Permit> AtWorker<P> {
         let now = Instant::now();
         let last_bytes = match &link {
             Link::Http1(_) => now, // It is reset right here.
-            Link::Http2(_) => handed_over.last_write().map_or(now, |written| now.max(written + undelivered_max)),
+            Link::Http2(_) => {
+                handed_over.last_write().map_or(now, |written| now.max(written + undelivered_max))
+            }
         };
         drop(link);
         permit.finished(how, last_bytes);
     }
 
-    /// Over HTTP/2: no more requests go by this connection as long as this one has not left it, and if it can't, the connection ends.
+    /// Over HTTP/2: no more requests go by this connection as long as this one has not left it, and
+    /// if it can't, the connection ends.
     fn leave_connection(&mut self) {
         if let Link::Http2(stream) = &mut self.link {
             stream.leaves();
@@ -139,7 +149,11 @@ impl<P: Permit> AtWorker<P> {
     }
 
     pub(super) fn gave_up(&self) -> Ending {
-        if self.is_upload() && self.link.protocol() == Protocol::Http1 { Ending::BodyCut } else { Ending::TimedOut }
+        if self.is_upload() && self.link.protocol() == Protocol::Http1 {
+            Ending::BodyCut
+        } else {
+            Ending::TimedOut
+        }
     }
 
     /// The connection was lost.

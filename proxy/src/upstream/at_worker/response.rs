@@ -33,13 +33,18 @@ use crate::upstream::websocket::WorkerEnd;
 
 /// How far a client may be behind a response whose tenure has ended.
 const BEHIND_BYTES_MAX: usize = 256 * 1024;
-/// How long such a response waits for a client that is as far behind as it may be, in all: long enough for the client of a fast
-/// worker to be given its turn by the system, too short for a tenure to be held up.
+/// How long such a response waits for a client that is as far behind as it may be, in all: long
+/// enough for the client of a fast worker to be given its turn by the system, too short for a
+/// tenure to be held up.
 const CATCH_UP_MAX: Duration = Duration::from_millis(100);
 
 impl<P: Permit> AtWorker<P> {
     /// Waits for the head of the response, tells the client, and goes on from there.
-    pub(in crate::upstream) async fn run(mut self: Box<Self>, sent: Sent, tell: oneshot::Sender<Outcome<P>>) {
+    pub(in crate::upstream) async fn run(
+        mut self: Box<Self>,
+        sent: Sent,
+        tell: oneshot::Sender<Outcome<P>>,
+    ) {
         let Sent { mut head, copy, asks_to_upgrade, is_head, has_body } = sent;
         let mut tell = Some(tell);
         let response = loop {
@@ -57,9 +62,13 @@ impl<P: Permit> AtWorker<P> {
                     tell = None;
                     continue;
                 }
-                Err(Event::TenureEnded) if self.is_endless || self.is_upload() => (no_answer(None), self.cut()),
+                Err(Event::TenureEnded) if self.is_endless || self.is_upload() => {
+                    (no_answer(None), self.cut())
+                }
                 Err(Event::TenureEnded) => continue,
-                Err(Event::UploadBroken(Broken::ByClient(fault))) => (SendError::Body(fault), Ending::BodyCut),
+                Err(Event::UploadBroken(Broken::ByClient(fault))) => {
+                    (SendError::Body(fault), Ending::BodyCut)
+                }
                 Err(Event::UploadBroken(Broken::Cut)) => (no_answer(None), Ending::BodyCut),
                 Err(Event::TimeUp) if self.is_given_up() => (SendError::Timeout, self.gave_up()),
                 Err(Event::TimeUp) => {
@@ -90,7 +99,8 @@ impl<P: Permit> AtWorker<P> {
         copy: Option<Box<Request<RequestBody>>>,
         mut tell: Option<oneshot::Sender<Outcome<P>>>,
     ) {
-        let returned = error.take_message().map(|request| Box::new(request.map(Outgoing::into_body)));
+        let returned =
+            error.take_message().map(|request| Box::new(request.map(Outgoing::into_body)));
         let error = error.into_error();
         self.pool.lost(self.link.socket());
         let broken = self.upload.as_ref().and_then(|upload| upload.broken());
@@ -107,7 +117,8 @@ impl<P: Permit> AtWorker<P> {
             (Some(_), Some(_)) => (declined(error), Ending::Complete),
             (None, Some(Broken::ByClient(fault))) => (SendError::Body(fault), Ending::BodyCut),
             (None, Some(Broken::Cut)) => (no_answer(None), Ending::BodyCut),
-            // The worker has not looked at it and never will, but a streamed body can't be sent again.
+            // The worker has not looked at it and never will, but a streamed body can't be sent
+            // again.
             (None, None) if refused => (declined(error), Ending::Complete),
             (None, None) => (no_answer(Some(error)), self.loss()),
         };
@@ -125,7 +136,8 @@ impl<P: Permit> AtWorker<P> {
     ) {
         let (mut head, mut incoming) = response.into_parts();
         let is_clear = self.answered(&head, is_head);
-        let is_coded = !is_clear && !incoming.is_end_stream() && response_head::is_coded(&head.headers);
+        let is_coded =
+            !is_clear && !incoming.is_end_stream() && response_head::is_coded(&head.headers);
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         response_head::clean(&mut head.headers, head.status, self.link.protocol());
         head.version = response_head::ANSWER_VERSION;
@@ -135,8 +147,10 @@ impl<P: Permit> AtWorker<P> {
                 return self.end(Ending::Reset).await;
             };
             // Where the client has left, this ends with its answer.
-            let _ =
-                tell.send(Ok(Response::from_parts(head, ResponseBody::Switched(Some(Box::new(WorkerEnd::new(self)))))));
+            let _ = tell.send(Ok(Response::from_parts(
+                head,
+                ResponseBody::Switched(Some(Box::new(WorkerEnd::new(self)))),
+            )));
             return;
         }
         let is_endless = self.is_endless || is_event_stream(&head.headers);
@@ -145,8 +159,11 @@ impl<P: Permit> AtWorker<P> {
             let answer = Response::from_parts(head, ResponseBody::Empty);
             return self.complete(has_body, || _ = tell.map(|tell| tell.send(Ok(answer)))).await;
         }
-        let mut here =
-            if is_coded { Here::default() } else { Here::read(&mut incoming, self.link.protocol(), is_endless).await };
+        let mut here = if is_coded {
+            Here::default()
+        } else {
+            Here::read(&mut incoming, self.link.protocol(), is_endless).await
+        };
         if here.is_all {
             drop(incoming);
             self.heard();
@@ -163,7 +180,10 @@ impl<P: Permit> AtWorker<P> {
         if !here.data.is_empty() {
             relay.add(Frame::data(here.data));
         }
-        let answer = Response::from_parts(head, ResponseBody::Upstream(Reading::new(Rc::clone(&relay), left)));
+        let answer = Response::from_parts(
+            head,
+            ResponseBody::Upstream(Reading::new(Rc::clone(&relay), left)),
+        );
         // With an answer that is not passed on, the client has left.
         match tell.take_if(|_| !is_coded) {
             Some(tell) => _ = tell.send(Ok(answer)),
@@ -182,15 +202,16 @@ impl<P: Permit> AtWorker<P> {
         let Link::Http1(connection) = &mut self.link else { return true };
         connection.answered();
         let is_ambiguous = response_head::is_ambiguous(&head.headers, head.status, is_head);
-        // To a worker that has spoken HTTP/1.0 hyper speaks HTTP/1.0 from then on, which has no chunks: an upload of unknown length would
-        // be sent without its body.
+        // To a worker that has spoken HTTP/1.0 hyper speaks HTTP/1.0 from then on, which has no
+        // chunks: an upload of unknown length would be sent without its body.
         if is_ambiguous || head.version == Version::HTTP_10 {
             connection.spoil();
         }
         !is_ambiguous
     }
 
-    /// Reads a response to its end: as fast as its client does, or as it comes once the tenure has ended or the client has left.
+    /// Reads a response to its end: as fast as its client does, or as it comes once the tenure has
+    /// ended or the client has left.
     async fn read_on(
         mut self: Box<Self>,
         (mut incoming, mut next): (Incoming, Option<Result<Frame<Bytes>, hyper::Error>>),
@@ -262,14 +283,26 @@ impl<P: Permit> AtWorker<P> {
                     if is_cut {
                         self.watch.iter().for_each(|watch| watch.cut());
                     }
-                    relay.leave_client(if is_cut { ResponseBodyError::TooSlow } else { ResponseBodyError::Stalled });
+                    relay.leave_client(if is_cut {
+                        ResponseBodyError::TooSlow
+                    } else {
+                        ResponseBodyError::Stalled
+                    });
                     continue;
                 }
-                Err(Event::TenureEnded) if is_endless || self.is_upload() => (ResponseBodyError::Sealed, self.cut()),
+                Err(Event::TenureEnded) if is_endless || self.is_upload() => {
+                    (ResponseBodyError::Sealed, self.cut())
+                }
                 Err(Event::TenureEnded) => continue,
-                Err(Event::UploadBroken(Broken::Cut)) => (ResponseBodyError::Sealed, Ending::BodyCut),
-                Err(Event::UploadBroken(Broken::ByClient(_))) => (ResponseBodyError::Unfinished, Ending::BodyCut),
-                Err(Event::TimeUp) if self.is_given_up() => (ResponseBodyError::Silent, self.gave_up()),
+                Err(Event::UploadBroken(Broken::Cut)) => {
+                    (ResponseBodyError::Sealed, Ending::BodyCut)
+                }
+                Err(Event::UploadBroken(Broken::ByClient(_))) => {
+                    (ResponseBodyError::Unfinished, Ending::BodyCut)
+                }
+                Err(Event::TimeUp) if self.is_given_up() => {
+                    (ResponseBodyError::Silent, self.gave_up())
+                }
                 Err(Event::TimeUp) => {
                     self.overdue();
                     relay.leave_client(ResponseBodyError::Silent);
@@ -282,7 +315,8 @@ impl<P: Permit> AtWorker<P> {
         }
     }
 
-    /// Whether a body is whole that hyper says has ended: it takes an HTTP/2 reset with NO_ERROR for an end.
+    /// Whether a body is whole that hyper says has ended: it takes an HTTP/2 reset with NO_ERROR
+    /// for an end.
     fn is_whole(&self, incoming: &Incoming) -> bool {
         match self.link {
             Link::Http1(_) => incoming.size_hint().exact().is_none_or(|left| left == 0),

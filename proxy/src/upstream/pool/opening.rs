@@ -28,7 +28,9 @@ pub(super) struct Opening {
 
 impl Opening {
     pub(super) async fn run(mut self, wants: Wants) {
-        let opened = timeout_at(self.deadline, self.open(wants)).await.unwrap_or(Err(UpstreamError::Timeout));
+        let opened = timeout_at(self.deadline, self.open(wants))
+            .await
+            .unwrap_or(Err(UpstreamError::Timeout));
         if self.is_for_all {
             self.pool.has_failed.set(opened.is_err());
         }
@@ -50,7 +52,8 @@ impl Opening {
         let Opened { socket, .. } = &opened;
         let socket = socket.clone();
         match opened.protocol {
-            Protocol::Http1 if self.is_for_all && pool.http1_open.get() >= pool.upstream.connections_max => {}
+            Protocol::Http1
+                if self.is_for_all && pool.http1_open.get() >= pool.upstream.connections_max => {}
             Protocol::Http1 => {
                 let mut place = self.place.take().unwrap_or_else(|| pool.place());
                 place.permit = self.permit.take();

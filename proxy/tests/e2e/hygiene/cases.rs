@@ -1,9 +1,11 @@
-//! The raw requests, one per line of `cases.jsonl` and `http2_cases.jsonl`: name, request, what is to become of it.
+//! The raw requests, one per line of `cases.jsonl` and `http2_cases.jsonl`: name, request, what is
+//! to become of it.
 //!
-//! In each, `{path}` stands for a path of its own, `{T}` for the two lines of the good token, `{owner}` and `{revision}` for
-//! its parts, `{stale}` for the revision of an ended tenure, and `{hidden}` for a whole request with the good token that
-//! nobody must ever take for one. Over HTTP/2 a request is a list of fields, a body and trailers. The letters M, P, S and A
-//! stand for the usual pseudo-fields there, and the last item is the body that arrives, or `null`.
+//! In each, `{path}` stands for a path of its own, `{T}` for the two lines of the good token,
+//! `{owner}` and `{revision}` for its parts, `{stale}` for the revision of an ended tenure, and
+//! `{hidden}` for a whole request with the good token that nobody must ever take for one. Over
+//! HTTP/2 a request is a list of fields, a body and trailers. The letters M, P, S and A stand for
+//! the usual pseudo-fields there, and the last item is the body that arrives, or `null`.
 
 use serde_json::Value;
 
@@ -18,8 +20,8 @@ pub(super) enum Fate {
     Refused(u16),
     /// Answered with this status; nothing of it is at the worker, and the connection is closed.
     RefusedThenClosed(u16),
-    /// Answered with 400 and closed when its body goes wrong. Sent at once, nothing of it is at the worker; where its
-    /// beginning went out before, the worker has that, and never a whole message.
+    /// Answered with 400 and closed when its body goes wrong. Sent at once, nothing of it is at the
+    /// worker; where its beginning went out before, the worker has that, and never a whole message.
     Cut,
 }
 
@@ -52,8 +54,9 @@ pub(super) struct Http2Case {
     pub(super) fields: Fields,
     pub(super) body: Option<&'static str>,
     pub(super) trailers: Fields,
-    /// The body of the one clean message at the worker. `None` if the request is answered with another status than 200,
-    /// reset, or the connection ended, without a whole message at the worker.
+    /// The body of the one clean message at the worker. `None` if the request is answered with
+    /// another status than 200, reset, or the connection ended, without a whole message at the
+    /// worker.
     pub(super) arrives: Option<&'static str>,
 }
 

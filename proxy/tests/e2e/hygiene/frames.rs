@@ -79,7 +79,8 @@ impl Http2Client {
         Http2Client { connection, stream: 0, answered: None, ended: false }
     }
 
-    /// Opens a stream with these fields, a body unless it is `None`, and trailers unless there are none.
+    /// Opens a stream with these fields, a body unless it is `None`, and trailers unless there are
+    /// none.
     pub(super) async fn ask(
         &mut self,
         fields: &[(String, String)],
@@ -102,7 +103,8 @@ impl Http2Client {
         self.outcome().await
     }
 
-    /// Opens a stream with these fields and sends these frames on it, each when the one before it has been read.
+    /// Opens a stream with these fields and sends these frames on it, each when the one before it
+    /// has been read.
     pub(super) async fn play(&mut self, fields: &[(String, String)], frames: &[Frame]) -> Outcome {
         let stream = self.open_stream();
         for one in frames {
@@ -164,7 +166,9 @@ impl Http2Client {
                 self.answered = self.answered.or(Some(outcome));
             }
 
-            SETTINGS if flags & ACK == 0 => self.connection.send(frame(SETTINGS, ACK, 0, &[])).await.ok()?,
+            SETTINGS if flags & ACK == 0 => {
+                self.connection.send(frame(SETTINGS, ACK, 0, &[])).await.ok()?
+            }
             GOAWAY => return None,
             _ => {}
         }
@@ -185,12 +189,17 @@ impl Frame {
                 let last = pieces.len() - 1;
                 let kind = |index| if index == 0 { HEADERS } else { CONTINUATION };
                 let flags = |index| if index == last { END_HEADERS } else { 0 };
-                pieces.enumerate().flat_map(|(index, piece)| frame(kind(index), flags(index), stream, piece)).collect()
+                pieces
+                    .enumerate()
+                    .flat_map(|(index, piece)| frame(kind(index), flags(index), stream, piece))
+                    .collect()
             }
             Frame::HeadUnended => frame(HEADERS, 0, stream, &block(fields)),
             Frame::Flood => frame(CONTINUATION, 0, stream, &block(&trailers)).repeat(10_000),
             Frame::Data(data) => frame(DATA, 0, stream, data.as_bytes()),
-            Frame::Padded(data) => frame(DATA, PADDED, stream, &[&[200], data.as_bytes(), &[0; 200]].concat()),
+            Frame::Padded(data) => {
+                frame(DATA, PADDED, stream, &[&[200], data.as_bytes(), &[0; 200]].concat())
+            }
             Frame::LastData(data) => frame(DATA, END_STREAM, stream, data.as_bytes()),
             Frame::Trailers => frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&trailers)),
             Frame::TrailersOpen => frame(HEADERS, END_HEADERS, stream, &block(&trailers)),

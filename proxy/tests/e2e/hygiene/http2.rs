@@ -7,11 +7,18 @@ use super::frames::{Frame, Http2Client, Outcome};
 use super::recorder::messages;
 
 const TOKEN: &[(&str, &str)] = &[("fence-owner", "{owner}"), ("fence-revision", "{revision}")];
-const HONEST: &[(&str, &str)] =
-    &[(":method", "POST"), (":path", "{path}"), (":scheme", "http"), (":authority", "h"), ("{T}", "")];
+const HONEST: &[(&str, &str)] = &[
+    (":method", "POST"),
+    (":path", "{path}"),
+    (":scheme", "http"),
+    (":authority", "h"),
+    ("{T}", ""),
+];
 
 pub(super) fn filled(scene: &Scene, fields: &[(&str, &str)], path: &str) -> Vec<(String, String)> {
-    let all = fields.iter().flat_map(|field| if field.0 == "{T}" { TOKEN } else { std::slice::from_ref(field) });
+    let all = fields
+        .iter()
+        .flat_map(|field| if field.0 == "{T}" { TOKEN } else { std::slice::from_ref(field) });
     all.map(|(name, value)| (scene.filled(name, path), scene.filled(value, path))).collect()
 }
 
@@ -37,7 +44,9 @@ async fn ambiguous_http2_requests_are_clean_or_absent_at_the_worker() {
         };
         let mut other = Http2Client::open(scene.fence.listener.clone()).await;
         let other = other.ask(&honest("other"), Some("honest"), &[]).await;
-        if arrives.is_some() != (outcome == Outcome::Ok) || [before, after, other] != [Outcome::Ok; 3] {
+        if arrives.is_some() != (outcome == Outcome::Ok)
+            || [before, after, other] != [Outcome::Ok; 3]
+        {
             wrong.push(format!("{name}: {outcome:?}, and around it {:?}", [before, after, other]));
         }
     }
@@ -69,7 +78,8 @@ const fn one(
 }
 
 use Frame::{
-    Cancel, Continued, Data, Flood, Head, HeadUnended, LastData, NoError, Padded, Ping, Trailers, TrailersOpen,
+    Cancel, Continued, Data, Flood, Head, HeadUnended, LastData, NoError, Padded, Ping, Trailers,
+    TrailersOpen,
 };
 
 const REQUEST: &str = "GET / HTTP/1.1\r\n\r\n";
@@ -96,11 +106,21 @@ const SEQUENCES: &[Sequence] = &[
     one("a large length and little", Some("9999999"), &[Head, ABC, LastData("")], None),
     one("a reset in the middle", None, &[Head, ABC, Cancel], None),
     one("a reset without an error in the middle", None, &[Head, ABC, NoError], None),
-    one("a reset without an error in the middle of a length", Some("6"), &[Head, ABC, NoError], None),
+    one(
+        "a reset without an error in the middle of a length",
+        Some("6"),
+        &[Head, ABC, NoError],
+        None,
+    ),
     one("a reset at the end of a length", Some("99999"), &[Head, ABC, NoError], None),
     one("trailers that do not end the stream", None, &[Head, ABC, TrailersOpen], None),
     one("trailers, and data behind them", None, &[Head, ABC, TrailersOpen, DEF], None),
-    one("a head that goes on behind something else", None, &[HeadUnended, Ping, LastData("abc")], None),
+    one(
+        "a head that goes on behind something else",
+        None,
+        &[HeadUnended, Ping, LastData("abc")],
+        None,
+    ),
     one("a head that goes on behind data", None, &[HeadUnended, LastData("abc")], None),
     one("a head that never ends", None, &[HeadUnended, Flood], None),
 ];
@@ -114,7 +134,8 @@ async fn an_http2_stream_is_whole_at_the_worker_or_not_at_all() {
             let mut fields = honest(&scene, &format!("/case/{index}"));
             fields.extend(length.map(|length| ("content-length".to_owned(), length.to_owned())));
             let mut client = Http2Client::open(scene.fence.listener.clone()).await;
-            let before = client.ask(&honest(&scene, &format!("/before/{index}")), Some("honest"), &[]).await;
+            let before =
+                client.ask(&honest(&scene, &format!("/before/{index}")), Some("honest"), &[]).await;
             let outcome = client.play(&fields, frames).await;
             let after = if outcome == Outcome::Gone {
                 Outcome::Ok
@@ -122,9 +143,15 @@ async fn an_http2_stream_is_whole_at_the_worker_or_not_at_all() {
                 client.ask(&honest(&scene, &format!("/after/{index}")), Some("honest"), &[]).await
             };
             let mut other = Http2Client::open(scene.fence.listener.clone()).await;
-            let other = other.ask(&honest(&scene, &format!("/other/{index}")), Some("honest"), &[]).await;
-            if arrives.is_some() != (outcome == Outcome::Ok) || [before, after, other] != [Outcome::Ok; 3] {
-                wrong.push(format!("{name}: {outcome:?}, and around it {:?}", [before, after, other]));
+            let other =
+                other.ask(&honest(&scene, &format!("/other/{index}")), Some("honest"), &[]).await;
+            if arrives.is_some() != (outcome == Outcome::Ok)
+                || [before, after, other] != [Outcome::Ok; 3]
+            {
+                wrong.push(format!(
+                    "{name}: {outcome:?}, and around it {:?}",
+                    [before, after, other]
+                ));
             }
         }
         let tenure = scene.tenure.clone();
@@ -134,6 +161,12 @@ async fn an_http2_stream_is_whole_at_the_worker_or_not_at_all() {
         audit(&recorded, &tenure, &names, &bodies, &mut wrong);
         let are_kept = recorded.iter().any(|one| messages(&one.bytes).0.len() > 1);
         assert!(are_kept, "connections to the worker are kept");
-        assert!(wrong.is_empty(), "{} wrong of {}:\n{}", wrong.len(), SEQUENCES.len(), wrong.join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{} wrong of {}:\n{}",
+            wrong.len(),
+            SEQUENCES.len(),
+            wrong.join("\n")
+        );
     }
 }

@@ -112,7 +112,10 @@ async fn ambiguous_requests_reach_an_http2_worker_clean_or_not() {
             client.send(scene.honest(&format!("/before/{index}"))).await.unwrap();
             assert_eq!(client.final_response().await.unwrap().status, 200);
             let request = scene.filled(template, &format!("/case/{index}"));
-            client.send([request, scene.honest(&format!("/after/{index}"))].concat()).await.unwrap();
+            client
+                .send([request, scene.honest(&format!("/after/{index}"))].concat())
+                .await
+                .unwrap();
             let expected = fate.status();
             match client.final_response().await {
                 Ok(answer) if answer.status == expected => {}
@@ -134,12 +137,15 @@ async fn ambiguous_http2_requests_reach_an_http2_worker_clean_or_not() {
         let (scene, recorder) = open(limit).await;
         let mut wrong = Vec::new();
         let cases = http2_cases();
-        for (index, Http2Case { name, fields, body, trailers, arrives }) in cases.iter().enumerate() {
-            let filled = |fields: &[(&str, &str)]| filled(&scene, fields, &format!("/case/{index}"));
+        for (index, Http2Case { name, fields, body, trailers, arrives }) in cases.iter().enumerate()
+        {
+            let filled =
+                |fields: &[(&str, &str)]| filled(&scene, fields, &format!("/case/{index}"));
             let mut client = Http2Client::open(scene.fence.listener.clone()).await;
             let outcome = client.ask(&filled(fields), *body, &filled(trailers)).await;
             let mut other = Http2Client::open(scene.fence.listener.clone()).await;
-            let other = other.ask(&honest(&scene, &format!("/other/{index}")), Some("honest"), &[]).await;
+            let other =
+                other.ask(&honest(&scene, &format!("/other/{index}")), Some("honest"), &[]).await;
             if (outcome == Outcome::Ok) != arrives.is_some() || other != Outcome::Ok {
                 wrong.push(format!("{name}: {outcome:?}, then {other:?}"));
             }

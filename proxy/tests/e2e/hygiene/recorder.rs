@@ -63,8 +63,10 @@ impl Recorder {
 
     /// Waits until those bytes have come over some connection.
     pub(super) async fn gets(&self, bytes: &str) {
-        let have = |one: &Recorded| one.bytes.windows(bytes.len()).any(|some| some == bytes.as_bytes());
-        until("bytes at the worker", async || self.connections.lock().unwrap().iter().any(have)).await;
+        let have =
+            |one: &Recorded| one.bytes.windows(bytes.len()).any(|some| some == bytes.as_bytes());
+        until("bytes at the worker", async || self.connections.lock().unwrap().iter().any(have))
+            .await;
     }
 
     /// What came over each connection, once all have ended.
@@ -116,25 +118,29 @@ fn message(bytes: &mut &[u8]) -> Read_<Message> {
     let fields = fields(&mut rest)?;
     let framing: Vec<_> = fields
         .iter()
-        .filter(|(name, _)| ["CONTENT_LENGTH", "TRANSFER_ENCODING"].contains(&folded(name).as_str()))
+        .filter(|(name, _)| {
+            ["CONTENT_LENGTH", "TRANSFER_ENCODING"].contains(&folded(name).as_str())
+        })
         .map(|(name, value)| (name.to_ascii_lowercase(), value.as_str()))
         .collect();
     let mut trailers = Vec::new();
-    let body = match framing.iter().map(|(name, value)| (name.as_str(), *value)).collect::<Vec<_>>()[..] {
-        [] => Vec::new(),
-        [("content-length", length)] => {
-            let length = number(length, 10)?;
-            exactly(&mut rest, length)?
-        }
-        [("transfer-encoding", "chunked")] => {
-            let body = chunks(&mut rest)?;
-            trailers = self::fields(&mut rest)?;
-            body
-        }
-        _ => return Err(Unread::Unclean(format!("framed by {framing:?}"))),
-    };
+    let body =
+        match framing.iter().map(|(name, value)| (name.as_str(), *value)).collect::<Vec<_>>()[..] {
+            [] => Vec::new(),
+            [("content-length", length)] => {
+                let length = number(length, 10)?;
+                exactly(&mut rest, length)?
+            }
+            [("transfer-encoding", "chunked")] => {
+                let body = chunks(&mut rest)?;
+                trailers = self::fields(&mut rest)?;
+                body
+            }
+            _ => return Err(Unread::Unclean(format!("framed by {framing:?}"))),
+        };
     *bytes = rest;
-    let body = String::from_utf8(body).map_err(|_| Unread::Unclean("a body that is not the case's".to_owned()))?;
+    let body = String::from_utf8(body)
+        .map_err(|_| Unread::Unclean("a body that is not the case's".to_owned()))?;
     Ok(Message { target: target.to_owned(), fields, body, trailers })
 }
 
@@ -161,7 +167,8 @@ fn fields(rest: &mut &[u8]) -> Read_<Vec<(String, String)>> {
         }
         let unclean = || Unread::Unclean(format!("the field {line:?}"));
         let (name, value) = line.split_once(':').ok_or_else(unclean)?;
-        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let is_token =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if name.is_empty() || !name.bytes().all(is_token) {
             return Err(unclean());
         }
@@ -175,7 +182,10 @@ fn line(rest: &mut &[u8]) -> Read_<String> {
     let line = &rest[..end];
     *rest = &rest[end + 2..];
     if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
-        return Err(Unread::Unclean(format!("control bytes in {:?}", String::from_utf8_lossy(line))));
+        return Err(Unread::Unclean(format!(
+            "control bytes in {:?}",
+            String::from_utf8_lossy(line)
+        )));
     }
     Ok(String::from_utf8_lossy(line).into_owned())
 }
@@ -192,7 +202,10 @@ fn number(text: &str, radix: u32) -> Read_<usize> {
     number.ok_or_else(|| Unread::Unclean(format!("the length {text:?}")))
 }
 
-/// A name as the most generous CGI server folds it: whatever is neither letter nor digit becomes `_`.
+/// A name as the most generous CGI server folds it: whatever is neither letter nor digit becomes
+/// `_`.
 pub(super) fn folded(name: &str) -> String {
-    name.chars().map(|one| if one.is_ascii_alphanumeric() { one.to_ascii_uppercase() } else { '_' }).collect()
+    name.chars()
+        .map(|one| if one.is_ascii_alphanumeric() { one.to_ascii_uppercase() } else { '_' })
+        .collect()
 }

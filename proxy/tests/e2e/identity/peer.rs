@@ -56,14 +56,18 @@ impl Peer {
         versions: &[&'static SupportedProtocolVersion],
     ) -> Peer {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(authority.certificate().as_bytes()).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_slice(authority.certificate().as_bytes()).unwrap())
+            .unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
         let builder = builder.with_root_certificates(roots);
         let mut config = match certificate {
             None => builder.with_no_client_auth(),
             Some(issued) => {
-                let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
+                let chain =
+                    vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
                 let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
                 builder.with_client_auth_cert(chain, key).unwrap()
             }
@@ -82,7 +86,8 @@ impl Peer {
         TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await
     }
 
-    /// Whether the other side ends the connection for its certificate. By TLS 1.3 a client learns of that when it reads.
+    /// Whether the other side ends the connection for its certificate. By TLS 1.3 a client learns
+    /// of that when it reads.
     pub(super) async fn gets_nothing(&self, listener: &Endpoint) -> bool {
         let Ok(mut stream) = self.stream(listener).await else { return true };
         stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.ok();
@@ -123,13 +128,19 @@ impl Peer {
 
 impl PeerLine {
     /// Sends a request and reads its answer.
-    pub(super) async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
+    pub(super) async fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Response {
         let request = Request::builder().method(method);
         let request = match &self.sender {
             Sender::One(_) => request.uri(path).header("host", "localhost"),
             Sender::Two(_) => request.uri(format!("https://localhost{path}")),
         };
-        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         let body: &[u8] = if method == "GET" { b"" } else { b"write" };
         let request = request.body(Full::new(Bytes::from_static(body))).unwrap();
         let answer = match &mut self.sender {
@@ -144,7 +155,12 @@ impl PeerLine {
         };
         let (head, body) = answer.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes().to_vec();
-        Response { status: head.status.as_u16(), headers: head.headers, body, trailers: HeaderMap::new() }
+        Response {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body,
+            trailers: HeaderMap::new(),
+        }
     }
 }
 

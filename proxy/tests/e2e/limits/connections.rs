@@ -34,13 +34,17 @@ fn has_ended(stream: &TcpStream) -> bool {
 async fn beside_ten_thousand_slow_heads_honest_clients_are_answered_and_memory_is_bounded() {
     const SLOW: usize = 10_000;
     let maximum = getrlimit(Resource::Nofile).maximum;
-    assert!(maximum.is_none_or(|most| most > 12_000), "this test needs 12,000 descriptors (ulimit -Hn)");
+    assert!(
+        maximum.is_none_or(|most| most > 12_000),
+        "this test needs 12,000 descriptors (ulimit -Hn)"
+    );
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let (scene, tenure) = limited("header_timeout = \"10m\"").await;
     let before = scene.fence.memory_peak();
     let mut slow = Vec::new();
     for number in 0..SLOW {
-        let mut stream = connect_from(2 + u8::try_from(number % 10).unwrap(), address(&scene)).await;
+        let mut stream =
+            connect_from(2 + u8::try_from(number % 10).unwrap(), address(&scene)).await;
         stream.write_all(b"POST / HTTP/1.1\r\nHost: h\r\nX: ").await.unwrap();
         slow.push(stream);
         if number % 100 == 0 {
@@ -61,7 +65,10 @@ async fn beside_ten_thousand_slow_heads_honest_clients_are_answered_and_memory_i
     })
     .await;
     // Those that wait for as long to the millisecond may go in any order.
-    assert!(slow[100..].iter().all(|stream| !has_ended(stream)), "who has waited longest makes room");
+    assert!(
+        slow[100..].iter().all(|stream| !has_ended(stream)),
+        "who has waited longest makes room"
+    );
     let grown = scene.fence.memory_peak() - before;
     println!("{SLOW} slow heads: the peak of memory grew by {} KiB", grown / 1024);
     assert!(grown < 320 * MIB, "{grown} bytes");
@@ -83,7 +90,9 @@ async fn who_waits_without_a_request_makes_room_and_who_has_one_never_does() {
     let second = scene.start_at_worker(Ask::post("/held").under(&tenure)).await;
     scene
         .worker
-        .wait_until("both are at the worker", |seen| seen.iter().filter(|one| one.path == "/held").count() == 2)
+        .wait_until("both are at the worker", |seen| {
+            seen.iter().filter(|one| one.path == "/held").count() == 2
+        })
         .await;
     let mut waiting = connect(&scene).await;
     waiting.send(head("GET", "/waiting", &tenure, "")).await.unwrap();
@@ -104,7 +113,10 @@ async fn a_connection_that_was_kept_alive_through_its_request_makes_room_as_soon
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
     let mut first = connect(&scene).await;
     first.send(head("GET", "/held", &tenure, "")).await.unwrap();
-    scene.worker.wait_until("it is at the worker", |seen| seen.iter().any(|one| one.path == "/held")).await;
+    scene
+        .worker
+        .wait_until("it is at the worker", |seen| seen.iter().any(|one| one.path == "/held"))
+        .await;
     let mut second = connect(&scene).await;
     second.send(head("GET", "/second", &tenure, "")).await.unwrap();
     latch.open();
@@ -120,7 +132,10 @@ async fn a_client_that_has_left_has_its_place_until_its_request_has_ended_at_the
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
     let mut leaving = connect(&scene).await;
     leaving.send(head("GET", "/held", &tenure, "")).await.unwrap();
-    scene.worker.wait_until("it is at the worker", |seen| seen.iter().any(|one| one.path == "/held")).await;
+    scene
+        .worker
+        .wait_until("it is at the worker", |seen| seen.iter().any(|one| one.path == "/held"))
+        .await;
     drop(leaving);
     scene.until_metric("fencepost_connections", 0.0).await;
     let next = scene.start(Ask::post("/next").under(&tenure));
@@ -172,7 +187,8 @@ async fn the_last_request_of_a_connection_says_so() {
     assert_eq!(closed(&scene, "requests_per_connection_max").await, 1.0);
 }
 
-/// It had all that the descriptors allowed, and was never refused: its share was that of `connections_max` as configured.
+/// It had all that the descriptors allowed, and was never refused: its share was that of
+/// `connections_max` as configured.
 #[tokio::test]
 async fn one_client_does_not_get_all_connections_where_descriptors_allow_fewer() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -195,7 +211,10 @@ async fn one_client_does_not_get_all_connections_where_descriptors_allow_fewer()
     let mut other = connect_from(3, address).await;
     other.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let mut answer = [0; 12];
-    tokio::time::timeout(PATIENCE, other.read_exact(&mut answer)).await.expect("it is answered").unwrap();
+    tokio::time::timeout(PATIENCE, other.read_exact(&mut answer))
+        .await
+        .expect("it is answered")
+        .unwrap();
     assert_eq!(answer, *b"HTTP/1.1 400");
 }
 
@@ -213,7 +232,8 @@ async fn as_many_descriptors_as_may_be_are_taken_and_too_few_are_said_and_kept_t
         clients.push(connect_from(2 + u8::try_from(number % 10).unwrap(), address).await);
     }
     eventually("the oldest have made room", async || {
-        (few.metric("fencepost_connections_closed_total{limit=\"connections_max\"}").await >= 344.0).then_some(())
+        (few.metric("fencepost_connections_closed_total{limit=\"connections_max\"}").await >= 344.0)
+            .then_some(())
     })
     .await;
     assert!(few.metric("fencepost_connections").await <= 256.0);

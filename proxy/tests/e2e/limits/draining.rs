@@ -15,7 +15,8 @@ async fn said(client: &mut Client, stream: u32) -> String {
     }
 }
 
-/// A client that does not answer the PING behind the first GOAWAY is not told yet which was its last request.
+/// A client that does not answer the PING behind the first GOAWAY is not told yet which was its
+/// last request.
 #[tokio::test]
 async fn a_process_that_drains_closes_no_door_behind_a_predecessor() {
     let (mut scene, tenure) = limited("drain_delay = \"0s\"\ndrain_timeout = \"10m\"").await;

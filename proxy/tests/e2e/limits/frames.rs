@@ -53,14 +53,16 @@ fn head(method: &str, path: &str, tenure: &Tenure) -> Vec<u8> {
     fields.iter().flat_map(|(name, value)| literal(name, value, 0)).collect()
 }
 
-/// A field as a literal that is not Huffman-coded; `kind` says whether it enters the table (0x40) or not (0).
+/// A field as a literal that is not Huffman-coded; `kind` says whether it enters the table (0x40)
+/// or not (0).
 pub(super) fn literal(name: &str, value: &str, kind: u8) -> Vec<u8> {
     let text = |text: &str| match text.len() {
         short @ ..127 => [&[u8::try_from(short).unwrap()], text.as_bytes()].concat(),
         // RFC 7541, section 5.1.
         long @ 127..16_000 => {
             let rest = long - 127;
-            let (low, high) = (u8::try_from(rest % 128).unwrap() | 0x80, u8::try_from(rest / 128).unwrap());
+            let (low, high) =
+                (u8::try_from(rest % 128).unwrap() | 0x80, u8::try_from(rest / 128).unwrap());
             [&[0x7f, low, high], text.as_bytes()].concat()
         }
         _ => panic!("too long for a test"),
@@ -119,7 +121,10 @@ impl Client {
             return frame;
         }
         loop {
-            let frame = self.read().await.unwrap_or_else(|| panic!("the connection ended before a frame of {kinds:?}"));
+            let frame = self
+                .read()
+                .await
+                .unwrap_or_else(|| panic!("the connection ended before a frame of {kinds:?}"));
             if kinds.contains(&frame.kind) {
                 return frame;
             }
@@ -168,7 +173,12 @@ impl Client {
             let _ = self.connection.send(frame(PING, 1, 0, &payload)).await;
         }
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        Some(Frame { kind, stream, payload, is_last: matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0 })
+        Some(Frame {
+            kind,
+            stream,
+            payload,
+            is_last: matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0,
+        })
     }
 }
 
@@ -183,8 +193,8 @@ pub(super) fn code(frame: &Frame) -> u32 {
     u32::from_be_bytes(payload[at..at + 4].try_into().unwrap())
 }
 
-/// Sends `first`, and then `again` over and over, until the server ends the connection; reads meanwhile. Returns all that
-/// came back.
+/// Sends `first`, and then `again` over and over, until the server ends the connection; reads
+/// meanwhile. Returns all that came back.
 pub(super) async fn flood(server: &Endpoint, first: Vec<u8>, again: &[u8]) -> Vec<u8> {
     let Endpoint::Tcp(address) = server else { panic!("floods come over TCP") };
     let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost_tests::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, PATIENCE, Scratch, Seen};
+use fencepost_tests::{
+    Answer, Behaviour, BodyEnd, Connection, EtcdVersion, PATIENCE, Scratch, Seen,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -14,7 +16,8 @@ use crate::store::Tenure;
 
 pub(super) const DRIP: Duration = Duration::from_millis(20);
 
-/// Sends `piece` now and then until there is an answer; returns its status, or `None` if the connection ends instead.
+/// Sends `piece` now and then until there is an answer; returns its status, or `None` if the
+/// connection ends instead.
 pub(super) async fn drip(mut connection: Connection, piece: &str) -> Option<u16> {
     loop {
         tokio::select! {
@@ -39,12 +42,15 @@ async fn a_body_that_drips_in_is_answered_with_408_before_the_gate_and_cut_behin
     let small = begin(&scene, "/small", &tenure, "Content-Length: 60000\r\n").await;
     let large = begin(&scene, "/large", &tenure, "Content-Length: 100000\r\n").await;
     let dripping = async { tokio::join!(drip(small, "x"), drip(large, "x")) };
-    let (small, large) = tokio::time::timeout(PATIENCE, dripping).await.expect("both come to an end");
+    let (small, large) =
+        tokio::time::timeout(PATIENCE, dripping).await.expect("both come to an end");
     assert_eq!(small, Some(408));
     assert_eq!(large, Some(408));
     let seen = scene
         .worker
-        .wait_until("the upload is cut", |seen| seen.iter().any(|one| one.path == "/large" && one.body_end.is_some()))
+        .wait_until("the upload is cut", |seen| {
+            seen.iter().any(|one| one.path == "/large" && one.body_end.is_some())
+        })
         .await;
     assert!(seen.iter().all(|one| one.path != "/small"), "nothing of it went out");
     assert!(seen.iter().all(|one| one.path != "/large" || one.body_end != Some(BodyEnd::Whole)));
@@ -55,8 +61,11 @@ async fn a_body_that_drips_in_is_answered_with_408_before_the_gate_and_cut_behin
 #[tokio::test]
 async fn a_client_that_falls_silent_in_its_body_is_answered_with_408_and_may_go_on() {
     let (scene, tenure) = limited("body_timeout = \"500ms\"").await;
-    for (path, length, forwarded) in [("/small", 60_000, "false"), ("/large", 100_000, r#""unknown""#)] {
-        let mut client = begin(&scene, path, &tenure, &format!("Content-Length: {length}\r\n")).await;
+    for (path, length, forwarded) in
+        [("/small", 60_000, "false"), ("/large", 100_000, r#""unknown""#)]
+    {
+        let mut client =
+            begin(&scene, path, &tenure, &format!("Content-Length: {length}\r\n")).await;
         client.send("begin").await.unwrap();
         let answer = client.response().await.unwrap();
         assert_eq!(answer.status, 408);
@@ -67,7 +76,8 @@ async fn a_client_that_falls_silent_in_its_body_is_answered_with_408_and_may_go_
         client.send("next").await.unwrap();
         assert_eq!(client.response().await.unwrap().status, 200, "behind {path}");
     }
-    let ended = |seen: &[Seen]| seen.iter().any(|one| one.path == "/large" && one.body_end.is_some());
+    let ended =
+        |seen: &[Seen]| seen.iter().any(|one| one.path == "/large" && one.body_end.is_some());
     let seen = scene.worker.wait_until("the upload is cut", ended).await;
     assert!(seen.iter().all(|one| one.path != "/small"), "nothing of it went out");
     assert!(seen.iter().all(|one| one.path != "/large" || one.body_end == Some(BodyEnd::Cut)));
@@ -114,7 +124,8 @@ async fn a_body_without_a_length_may_take_its_time() {
 async fn a_body_that_is_too_large_is_refused_by_its_length_or_cut() {
     let (scene, tenure) = limited("body_bytes_max = \"100KiB\"").await;
     for length in [102_401, 1_u64 << 40] {
-        let mut large = begin(&scene, "/large", &tenure, &format!("Content-Length: {length}\r\n")).await;
+        let mut large =
+            begin(&scene, "/large", &tenure, &format!("Content-Length: {length}\r\n")).await;
         let answer = large.response().await.unwrap();
         assert_eq!(answer.status, 413);
         assert!(answer.text().contains(r#""forwarded":false"#), "{}", answer.text());
@@ -125,10 +136,19 @@ async fn a_body_that_is_too_large_is_refused_by_its_length_or_cut() {
         let mut client = begin(&scene, path, &tenure, "Transfer-Encoding: chunked\r\n").await;
         client.send([chunk.repeat(chunks), "0\r\n\r\n".to_owned()].concat()).await.unwrap();
         let answer = client.response().await;
-        assert_eq!(answer.is_ok_and(|answer| answer.status == 200), expected == BodyEnd::Whole, "{path}");
-        let ended = |seen: &[Seen]| seen.iter().any(|one| one.path == path && one.body_end.is_some());
+        assert_eq!(
+            answer.is_ok_and(|answer| answer.status == 200),
+            expected == BodyEnd::Whole,
+            "{path}"
+        );
+        let ended =
+            |seen: &[Seen]| seen.iter().any(|one| one.path == path && one.body_end.is_some());
         let seen = scene.worker.wait_until("its body has ended", ended).await;
-        assert_eq!(seen.iter().find(|one| one.path == path).unwrap().body_end, Some(expected), "{path}");
+        assert_eq!(
+            seen.iter().find(|one| one.path == path).unwrap().body_end,
+            Some(expected),
+            "{path}"
+        );
     }
 }
 
@@ -141,7 +161,11 @@ async fn a_client_that_is_still_writing_is_told_that_its_body_was_too_large() {
     client.send([chunk.repeat(8), "0\r\n\r\n".to_owned()].concat()).await.unwrap();
     let answer = client.response().await.unwrap();
     assert_eq!(answer.status, 413);
-    assert!(answer.text().contains(r#""failure":"large-body","forwarded":"unknown""#), "{}", answer.text());
+    assert!(
+        answer.text().contains(r#""failure":"large-body","forwarded":"unknown""#),
+        "{}",
+        answer.text()
+    );
     client.send(head("POST", "/", &tenure, "Content-Length: 0\r\n")).await.unwrap();
     assert_eq!(client.response().await.unwrap().status, 200);
 
@@ -151,9 +175,24 @@ async fn a_client_that_is_still_writing_is_told_that_its_body_was_too_large() {
     let Tenure { owner, revision } = &tenure;
     let fields = [format!("Fence-Owner: {owner}"), format!("Fence-Revision: {revision}")];
     let (upload, url) = (upload.display().to_string(), scene.fence.listener.to_string());
-    let fenced = ["-sS", "--http2-prior-knowledge", "-H", &fields[0], "-H", &fields[1], "-w", "\n%{http_code}", &url];
-    let said = printed("curl", &[&fenced[..], &["-T", &upload, "-H", "Transfer-Encoding: chunked"]].concat()).await;
-    let told = said.contains(r#""failure":"large-body","forwarded":"unknown""#) && said.ends_with("\n413");
+    let fenced = [
+        "-sS",
+        "--http2-prior-knowledge",
+        "-H",
+        &fields[0],
+        "-H",
+        &fields[1],
+        "-w",
+        "\n%{http_code}",
+        &url,
+    ];
+    let said = printed(
+        "curl",
+        &[&fenced[..], &["-T", &upload, "-H", "Transfer-Encoding: chunked"]].concat(),
+    )
+    .await;
+    let told =
+        said.contains(r#""failure":"large-body","forwarded":"unknown""#) && said.ends_with("\n413");
     assert!(told, "{said}");
     scene.finish().await;
 }
@@ -165,8 +204,9 @@ async fn who_reads_an_answer_too_slowly_is_left() {
     let path = scratch.path().join("http.sock");
     let listener = format!("unix:{}", path.display());
     let routes = [Route::new("k", "/", r#"key = "/k""#)];
-    let limits =
-        |config: Config| config.limit("body_timeout = \"2s\"\nbody_rate_min = \"1MiB\"").listening_on(&listener);
+    let limits = |config: Config| {
+        config.limit("body_timeout = \"2s\"\nbody_rate_min = \"1MiB\"").listening_on(&listener)
+    };
     let scene = Scene::with(EtcdVersion::V3_5, &routes, limits).await;
     let tenure = scene.store.hold("/k", "shard-1").await;
     scene.worker.on("/large", Behaviour::Answer(Answer::ok(vec![b'x'; 64 * MIB as usize])));

@@ -28,7 +28,8 @@ async fn asks_for(bytes: usize, scene: &Scene, tenure: &Tenure) -> Client {
     client
 }
 
-/// Reads what there is room for, and makes as much room again after a pause, until the answer ends. Returns how much it was, if it is whole.
+/// Reads what there is room for, and makes as much room again after a pause, until the answer ends.
+/// Returns how much it was, if it is whole.
 async fn read(client: &mut Client, pause: Duration) -> Option<usize> {
     let mut read = 0;
     loop {
@@ -42,11 +43,14 @@ async fn read(client: &mut Client, pause: Duration) -> Option<usize> {
         }
         tokio::time::sleep(pause).await; // The pace is what is tested.
         let room = u32::try_from(piece.payload.len()).unwrap().to_be_bytes();
-        client.send([frame(WINDOW_UPDATE, 0, 0, &room), frame(WINDOW_UPDATE, 0, 1, &room)].concat()).await;
+        client
+            .send([frame(WINDOW_UPDATE, 0, 0, &room), frame(WINDOW_UPDATE, 0, 1, &room)].concat())
+            .await;
     }
 }
 
-/// The time that a piece of an answer took to drain was taken for a silence: of 20,000 bytes at 140 B/s, a client got 5,200.
+/// The time that a piece of an answer took to drain was taken for a silence: of 20,000 bytes at 140
+/// B/s, a client got 5,200.
 #[tokio::test]
 async fn a_client_that_reads_on_gets_its_answer_however_long_a_piece_of_it_takes() {
     let (scene, tenure) = limited("body_timeout = \"2s\"").await; // 20,000 bytes take twice as long.
@@ -57,7 +61,8 @@ async fn a_client_that_reads_on_gets_its_answer_however_long_a_piece_of_it_takes
     scene.finish().await;
 }
 
-/// An answer had ended once h2 had it: its connection was idle then, made room for others, and the access log called the answer complete.
+/// An answer had ended once h2 had it: its connection was idle then, made room for others, and the
+/// access log called the answer complete.
 #[tokio::test]
 async fn a_connection_with_an_answer_that_is_not_read_to_its_end_is_not_idle_and_makes_no_room() {
     let lines = "connections_max = 2\nconnections_per_client_max = 3\nidle_timeout = \"1s\"";
@@ -88,17 +93,20 @@ async fn a_stream_whose_answer_is_not_read_to_its_end_is_reset_and_its_line_says
     let file = scratch.path().join("access.log");
     let log = format!("[access_log]\npath = {file:?}");
     let routes = [Route::new("k", "/", r#"key = "/k""#)];
-    let scene =
-        Scene::with(EtcdVersion::V3_5, &routes, |config| config.limit("body_timeout = \"500ms\"").section(&log)).await;
+    let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| {
+        config.limit("body_timeout = \"500ms\"").section(&log)
+    })
+    .await;
     let tenure = scene.store.hold("/k", "shard-1").await;
     let mut client = asks_for(20_000, &scene, &tenure).await;
     let reset = tokio::time::timeout(PATIENCE, client.next(RST_STREAM)).await.expect("it is reset");
     assert_eq!(reset.stream, 1);
     client.send(ask(3, "HEAD", "/", &tenure)).await;
     assert!(client.is_answered(3).await);
-    let line =
-        eventually("its line is written", async || lines_of(&file).into_iter().find(|line| line["target"] == "/large"))
-            .await;
+    let line = eventually("its line is written", async || {
+        lines_of(&file).into_iter().find(|line| line["target"] == "/large")
+    })
+    .await;
     assert_eq!([&line["sent_bytes"], &line["complete"]], [&json!(500), &json!(false)], "{line}");
     scene.finish().await;
 }
@@ -114,7 +122,8 @@ async fn a_connection_ends_whose_client_leaves_the_rest_of_a_short_answer_lying(
     scene.finish().await;
 }
 
-/// What waits for room that all answers share was held against the client without what it read of others: its connection was cut.
+/// What waits for room that all answers share was held against the client without what it read of
+/// others: its connection was cut.
 #[tokio::test]
 async fn who_reads_an_answer_steadily_may_ask_for_small_ones_meanwhile() {
     let (scene, tenure) = limited("body_timeout = \"500ms\"").await;

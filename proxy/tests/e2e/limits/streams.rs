@@ -5,8 +5,9 @@ use std::time::Duration;
 use fencepost_tests::{Answer, Behaviour, BodyEnd, EtcdVersion, Latch, PATIENCE, Seen, eventually};
 
 use super::frames::{
-    CONTINUATION, Client, DATA, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, NO_ERROR, PING, PRIORITY, REFUSED_STREAM,
-    RST_STREAM, SETTINGS, WINDOW_UPDATE, ask, begin, code, flood, frame, literal, reset, says_goodbye,
+    CONTINUATION, Client, DATA, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, NO_ERROR, PING, PRIORITY,
+    REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, ask, begin, code, flood, frame, literal,
+    reset, says_goodbye,
 };
 use super::{MIB, closed, limited};
 use crate::fencepost::{Config, Route};
@@ -140,7 +141,8 @@ async fn a_client_may_open_a_window_and_ping_for_each_piece_of_its_answer() {
     let mut client = Client::open(&scene.fence.listener, &[]).await;
     client.send(ask(1, "GET", "/pieces", &tenure)).await;
     let (mut read, mut count) = (0, 0);
-    // On a busy machine some of them come together. Of more than 55, two frames for each were too many.
+    // On a busy machine some of them come together. Of more than 55, two frames for each were too
+    // many.
     loop {
         let piece = client.next_of(&[DATA, RST_STREAM, GOAWAY]).await;
         assert_eq!(piece.kind, DATA, "after {count} pieces");
@@ -199,7 +201,8 @@ async fn a_connection_with_pings_and_no_requests_is_idle() {
     assert_eq!(closed(&scene, "idle_timeout").await, 1.0);
 }
 
-/// A PING lies behind all that a client has not read yet: one that read slowly was lost, with all its requests, as it had not answered in time.
+/// A PING lies behind all that a client has not read yet: one that read slowly was lost, with all
+/// its requests, as it had not answered in time.
 #[tokio::test]
 async fn a_client_that_does_not_come_to_answer_a_ping_keeps_its_connection() {
     let (scene, tenure) = limited("body_timeout = \"500ms\"\nheader_timeout = \"500ms\"").await;
@@ -251,7 +254,8 @@ async fn a_client_that_does_not_leave_has_no_more_requests_than_it_may_have_sent
     scene.finish().await;
 }
 
-/// A connection that is closed while its client still writes is reset, and what the client had not read is gone.
+/// A connection that is closed while its client still writes is reset, and what the client had not
+/// read is gone.
 #[tokio::test]
 async fn a_client_that_does_not_leave_hears_the_end_before_its_own_side_is_closed() {
     let (scene, tenure) = limited("requests_per_connection_max = 1").await;
@@ -291,15 +295,21 @@ async fn an_upload_whose_client_falls_silent_is_answered_with_408_and_others_go_
     let mut client = Client::open(&scene.fence.listener, &[]).await;
     client.send([begin(1, "/silent", &tenure), frame(DATA, 0, 1, b"half")].concat()).await;
     let problem = String::from_utf8(client.next(DATA).await.payload).unwrap();
-    assert!(problem.contains(r#""status":408,"failure":"slow-body","forwarded":"unknown""#), "{problem}");
+    assert!(
+        problem.contains(r#""status":408,"failure":"slow-body","forwarded":"unknown""#),
+        "{problem}"
+    );
     client.send(ask(3, "HEAD", "/", &tenure)).await;
     assert!(client.is_answered(3).await);
-    let is_cut = |seen: &[Seen]| seen.iter().any(|one| one.path == "/silent" && one.body_end == Some(BodyEnd::Cut));
+    let is_cut = |seen: &[Seen]| {
+        seen.iter().any(|one| one.path == "/silent" && one.body_end == Some(BodyEnd::Cut))
+    };
     scene.worker.wait_until("it is cut", is_cut).await;
     scene.finish().await;
 }
 
-/// Four of them used up what a connection may send ahead, and another upload of it was told after `body_timeout` that it had not come.
+/// Four of them used up what a connection may send ahead, and another upload of it was told after
+/// `body_timeout` that it had not come.
 #[tokio::test]
 async fn uploads_that_wait_for_their_turn_keep_no_other_of_their_connection_from_being_sent() {
     let routes = [
@@ -315,7 +325,8 @@ async fn uploads_that_wait_for_their_turn_keep_no_other_of_their_connection_from
     let tenure = scene.store.hold("/k", "shard-2").await;
     let mut client = Client::open(&scene.fence.listener, &[]).await;
     let settings = client.next(SETTINGS).await.payload;
-    let of_stream = settings.chunks(6).find_map(|one| one.strip_prefix(&[0, 4])).expect("a window of its own");
+    let of_stream =
+        settings.chunks(6).find_map(|one| one.strip_prefix(&[0, 4])).expect("a window of its own");
     let of_stream = number(of_stream);
     let mut left = 65_535 + number(&client.next(WINDOW_UPDATE).await.payload);
     let waiting = (0..39).map(|number| 1 + 2 * number);

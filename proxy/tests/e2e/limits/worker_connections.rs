@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use fencepost_tests::{
-    Answer, Behaviour, BodyEnd, Endpoint, Etcd, EtcdVersion, Latch, Seen, Worker, eventually, request,
+    Answer, Behaviour, BodyEnd, Endpoint, Etcd, EtcdVersion, Latch, Seen, Worker, eventually,
+    request,
 };
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -23,10 +24,13 @@ async fn with_one_connection(connect_timeout: &str, routes: &[Route]) -> Scene {
     Scene::with(EtcdVersion::V3_5, routes, |config| config.threads(1).limit(&lines)).await
 }
 
-/// Each took a connection: until there were no descriptors left, for locks, the journal, operators and other workers neither.
+/// Each took a connection: until there were no descriptors left, for locks, the journal, operators
+/// and other workers neither.
 #[tokio::test]
-async fn however_many_requests_one_worker_leaves_unanswered_another_is_reached_and_the_rest_goes_on() {
-    let (etcd, busy, other) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Worker::start().await);
+async fn however_many_requests_one_worker_leaves_unanswered_another_is_reached_and_the_rest_goes_on()
+ {
+    let (etcd, busy, other) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Worker::start().await);
     let latch = Latch::new();
     busy.on("/busy", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
     let upstream = format!("upstream = \"{}\"", other.endpoint());
@@ -38,7 +42,10 @@ async fn however_many_requests_one_worker_leaves_unanswered_another_is_reached_a
     let fencepost = Fencepost::launch_with_descriptors(&config, "1024:1024").await;
     fencepost.wait_until_ready().await;
     assert!(fencepost.log().contains("in_force=256 to_workers=256"), "{}", fencepost.log());
-    let (store, Endpoint::Tcp(address)) = (Store::of(&etcd).await, fencepost.listener.clone()) else { panic!("TCP") };
+    let (store, Endpoint::Tcp(address)) = (Store::of(&etcd).await, fencepost.listener.clone())
+    else {
+        panic!("TCP")
+    };
     let tenure = store.hold("/k", "shard-1").await;
     let mut answers = JoinSet::new();
     for _ in 0..10 {
@@ -57,9 +64,11 @@ async fn however_many_requests_one_worker_leaves_unanswered_another_is_reached_a
     // A quarter is left to those that have few.
     busy.wait_until("all that are for everybody are in use", |seen| seen.len() == 192).await;
     let next = store.hold("/next", "shard-2").await;
-    let token = [("fence-owner", next.owner.clone()), ("fence-revision", next.revision.to_string())];
+    let token =
+        [("fence-owner", next.owner.clone()), ("fence-revision", next.revision.to_string())];
     let token = token.each_ref().map(|(name, value)| (*name, value.as_str()));
-    let answer = request(fencepost.listener.clone(), "POST", "/other/next", &token, b"").await.unwrap();
+    let answer =
+        request(fencepost.listener.clone(), "POST", "/other/next", &token, b"").await.unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");
     eventually("only the first are connected", async || {
         (fencepost.metric("fencepost_connections").await == 10.0).then_some(())
@@ -76,7 +85,8 @@ async fn however_many_requests_one_worker_leaves_unanswered_another_is_reached_a
     }
 }
 
-/// Each held its connection for as long as the worker went on: a few thousand requests by anybody, and a restart was all that helped.
+/// Each held its connection for as long as the worker went on: a few thousand requests by anybody,
+/// and a restart was all that helped.
 #[tokio::test]
 async fn an_answer_without_end_that_needed_no_token_is_left_some_time_after_its_client() {
     let lock = r#"key = "/k""#;
@@ -91,7 +101,9 @@ async fn an_answer_without_end_that_needed_no_token_is_left_some_time_after_its_
     let tenure = scene.store.hold("/k", "shard-1").await;
     scene.admits("/", &tenure).await;
     let endless = Answer::ok(vec![b'x'; 1024 * 1024]).trickling(1, Duration::from_millis(10));
-    scene.worker.when(move |seen| seen.path.ends_with("/endless").then(|| Behaviour::Answer(endless.clone())));
+    scene.worker.when(move |seen| {
+        seen.path.ends_with("/endless").then(|| Behaviour::Answer(endless.clone()))
+    });
     for path in ["/off/endless", "/streaming/endless", "/endless"] {
         let mut client = connect(&scene).await;
         client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")).await.unwrap();
@@ -105,21 +117,29 @@ async fn an_answer_without_end_that_needed_no_token_is_left_some_time_after_its_
         })
         .await;
         // The worker may go on with it: it counts for as long as any other whose end was not seen.
-        assert!(path.starts_with("/off/") || left.elapsed() >= 2 * ORPHAN, "{path} counted for {:?}", left.elapsed());
+        assert!(
+            path.starts_with("/off/") || left.elapsed() >= 2 * ORPHAN,
+            "{path} counted for {:?}",
+            left.elapsed()
+        );
     }
     scene.finish().await;
 }
 
-/// A byte now and then from each, without a token, held all connections for ever: each holder of a lock got 504.
+/// A byte now and then from each, without a token, held all connections for ever: each holder of a
+/// lock got 504.
 #[tokio::test]
 async fn an_upload_that_drips_in_without_a_token_gives_way_to_who_waits_for_a_connection() {
     let lock = r#"key = "/k""#;
-    let watching = Route::new("watching", "/watching/", r#"key = "/watching""#).with("mode = \"shadow\"");
+    let watching =
+        Route::new("watching", "/watching/", r#"key = "/watching""#).with("mode = \"shadow\"");
     let off = Route::new("off", "/off/", lock).with("mode = \"off\"");
-    let scene = with_one_connection("20s", &[off, watching, Route::new("k", "/", lock).with(EXEMPT)]).await;
+    let scene =
+        with_one_connection("20s", &[off, watching, Route::new("k", "/", lock).with(EXEMPT)]).await;
     let tenure = scene.store.hold("/k", "shard-1").await;
     scene.admits("/", &tenure).await;
-    let early = |seen: &Seen| seen.path.ends_with("/early").then(|| Behaviour::Early(Answer::ok("early")));
+    let early =
+        |seen: &Seen| seen.path.ends_with("/early").then(|| Behaviour::Early(Answer::ok("early")));
     scene.worker.when(early);
     for path in ["/off/up", "/watching/up", "/up", "/early"] {
         let mut client = connect(&scene).await;
@@ -137,10 +157,13 @@ async fn an_upload_that_drips_in_without_a_token_gives_way_to_who_waits_for_a_co
             };
             tokio::select! { () = drips => {} () = scene.admits("/", &tenure) => {} }
         } else {
-            let (dripped, ()) = tokio::join!(drip(client, "1\r\nx\r\n"), scene.admits("/", &tenure));
+            let (dripped, ()) =
+                tokio::join!(drip(client, "1\r\nx\r\n"), scene.admits("/", &tenure));
             assert_eq!(dripped, Some(408), "{path}");
         }
-        let is_cut = |seen: &[Seen]| seen.iter().any(|one| one.path == path && one.body_end == Some(BodyEnd::Cut));
+        let is_cut = |seen: &[Seen]| {
+            seen.iter().any(|one| one.path == path && one.body_end == Some(BodyEnd::Cut))
+        };
         scene.worker.wait_until(&format!("{path} is cut"), is_cut).await;
     }
     scene.finish().await;

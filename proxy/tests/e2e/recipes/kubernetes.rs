@@ -18,7 +18,8 @@ async fn documents() -> Vec<Value> {
 documents = list(yaml.safe_load_all(open(sys.argv[1])))
 for document in documents: kubernetes_validate.validate(document, '1.30', strict=True)
 print(json.dumps(documents))";
-    let text = printed(python_binary().to_str().unwrap(), &["-c", reader, file.to_str().unwrap()]).await;
+    let text =
+        printed(python_binary().to_str().unwrap(), &["-c", reader, file.to_str().unwrap()]).await;
     serde_json::from_str(&text).unwrap()
 }
 
@@ -26,12 +27,17 @@ fn document<'d>(documents: &'d [Value], kind: &str) -> &'d Value {
     documents.iter().find(|document| document["kind"] == kind).unwrap()
 }
 
-/// The pod of the worker, and in it the containers `fencepost` and `worker`, which get SIGTERM at the same time but for their hooks.
+/// The pod of the worker, and in it the containers `fencepost` and `worker`, which get SIGTERM at
+/// the same time but for their hooks.
 fn pod_of_the_worker(documents: &[Value]) -> (&Value, [&Value; 2]) {
     let pod = &document(documents, "StatefulSet")["spec"]["template"]["spec"];
     let containers = pod["containers"].as_array().unwrap();
     let named = |name: &str| containers.iter().find(|container| container["name"] == name);
-    (pod, ["fencepost", "worker"].map(|name| named(name).unwrap_or_else(|| panic!("{name} is in containers"))))
+    (
+        pod,
+        ["fencepost", "worker"]
+            .map(|name| named(name).unwrap_or_else(|| panic!("{name} is in containers"))),
+    )
 }
 
 fn texts(list: &Value) -> impl Iterator<Item = &str> {
@@ -46,16 +52,22 @@ fn configuration(documents: &[Value]) -> &str {
 async fn whoever_asks_by_the_pods_address_is_answered(documents: &[Value], fence: &Fencepost) {
     let (_, [sidecar, _]) = pod_of_the_worker(documents);
     let mut paths = vec!["/metrics"]; // Prometheus asks for this one where it is told of none.
-    for (probe, path) in [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
+    for (probe, path) in
+        [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")]
+    {
         assert_eq!(sidecar[probe]["httpGet"], json!({ "path": path, "port": "fenced" }), "{probe}");
         paths.push(path);
     }
-    let ask = async |method: &str, path: &str| request(fence.listener.clone(), method, path, &[], b"").await.unwrap();
+    let ask = async |method: &str, path: &str| {
+        request(fence.listener.clone(), method, path, &[], b"").await.unwrap()
+    };
     for path in paths {
         assert_eq!(ask("GET", path).await.status, 200, "{path}");
     }
     // Nothing else of the admin listener is in their reach.
-    for (method, path) in [("POST", "/livez/reload"), ("POST", "/metrics"), ("GET", "/metrics/locks")] {
+    for (method, path) in
+        [("POST", "/livez/reload"), ("POST", "/metrics"), ("GET", "/metrics/locks")]
+    {
         assert!(matches!(ask(method, path).await.status, 404 | 405), "{method} {path}");
     }
 }
@@ -71,7 +83,10 @@ async fn the_manifest_leaves_the_workers_image_as_it_is() {
         "it counts for the worker's image too"
     );
     let user = &sidecar["securityContext"]["runAsUser"];
-    assert!(user.is_u64() && user == &of_the_pod["fsGroup"], "the image's user has a name only: {user}");
+    assert!(
+        user.is_u64() && user == &of_the_pod["fsGroup"],
+        "the image's user has a name only: {user}"
+    );
     assert_eq!(sidecar["securityContext"]["runAsNonRoot"], true);
 
     let image = sidecar["image"].as_str().unwrap();
@@ -95,10 +110,17 @@ async fn the_service_leads_to_fencepost_by_the_number_of_its_port() {
 async fn the_worker_outlives_the_drain_of_fencepost() {
     let documents = documents().await;
     let (pod, [fencepost, worker]) = pod_of_the_worker(&documents);
-    assert!(fencepost["lifecycle"].is_null(), "it begins to drain at once: {}", fencepost["lifecycle"]);
+    assert!(
+        fencepost["lifecycle"].is_null(),
+        "it begins to drain at once: {}",
+        fencepost["lifecycle"]
+    );
     let sleep = worker["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
     let limits = Config::from_toml("fencepost.toml", configuration(&documents)).unwrap().limits;
-    assert!(sleep > (limits.drain_delay + limits.drain_timeout).as_secs() + 1, "the last answers have a second");
+    assert!(
+        sleep > (limits.drain_delay + limits.drain_timeout).as_secs() + 1,
+        "the last answers have a second"
+    );
     let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace >= sleep + 10, "the worker gets SIGKILL {grace} s after the pod's end has begun");
 }
@@ -110,7 +132,8 @@ async fn the_page_has_prometheus_find_fencepost_under_its_jobs_name() {
     let port = fencepost["ports"][0]["name"].as_str().unwrap();
     assert!(page.contains(&format!("podMetricsEndpoints: [{{port: {port},")));
 
-    // Debian's Prometheus does not know Kubernetes: these are what it would find there, a target of each container.
+    // Debian's Prometheus does not know Kubernetes: these are what it would find there, a target of
+    // each container.
     let scrape = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let (fenced, other) = ("192.0.2.1:8080", "192.0.2.1");
     let found = format!(
@@ -120,22 +143,33 @@ async fn the_page_has_prometheus_find_fencepost_under_its_jobs_name() {
     assert_ne!(here, scrape);
     let file = scratch.path().join("prometheus.yml");
     std::fs::write(&file, here).unwrap();
-    let arguments = ["check", "service-discovery", "--timeout=2s", file.to_str().unwrap(), "fencepost"];
+    let arguments =
+        ["check", "service-discovery", "--timeout=2s", file.to_str().unwrap(), "fencepost"];
     let targets: Vec<Value> = serde_json::from_str(&printed("promtool", &arguments).await).unwrap();
-    let kept: Vec<&Value> =
-        targets.iter().map(|target| &target["labels"]).filter(|labels| **labels != json!({})).collect();
+    let kept: Vec<&Value> = targets
+        .iter()
+        .map(|target| &target["labels"])
+        .filter(|labels| **labels != json!({}))
+        .collect();
     let [labels] = kept[..] else { panic!("{targets:?}") };
     assert_eq!(labels["__address__"], fenced);
-    assert_eq!((&labels["job"], &labels["__metrics_path__"]), (&json!("fencepost"), &json!("/metrics")));
+    assert_eq!(
+        (&labels["job"], &labels["__metrics_path__"]),
+        (&json!("fencepost"), &json!("/metrics"))
+    );
 }
 
 #[tokio::test]
 async fn the_manifests_sidecar_refuses_a_late_write() {
     let documents = documents().await;
-    let (etcd, worker, scratch) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
+    let (etcd, worker, scratch) =
+        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
 
     let (_, [sidecar, _]) = pod_of_the_worker(&documents);
-    assert_eq!(texts(&sidecar["args"]).collect::<Vec<_>>(), ["serve", "--config", "/etc/fencepost/fencepost.toml"]);
+    assert_eq!(
+        texts(&sidecar["args"]).collect::<Vec<_>>(),
+        ["serve", "--config", "/etc/fencepost/fencepost.toml"]
+    );
     let written = configuration(&documents);
     let lock = Recipe::new("Kubernetes", "/shards/2/lock").that_goes_on();
     assert!(written.contains(lock.lock()), "the page and the manifest have the same lock");
@@ -166,9 +200,12 @@ async fn the_manifests_sidecar_refuses_a_late_write() {
         // As Kubernetes puts variables into arguments.
         let script = workspace().join("recipes/shell/master.sh");
         let arguments = texts(&master["args"]).map(|argument| {
-            let argument =
-                argument.replace("http://etcd:2379", etcd).replace("http://worker", &format!("http://{fence}"));
-            argument.replace("$(POD_NAME)", "$OWNER").replace("/app/master.sh", script.to_str().unwrap())
+            let argument = argument
+                .replace("http://etcd:2379", etcd)
+                .replace("http://worker", &format!("http://{fence}"));
+            argument
+                .replace("$(POD_NAME)", "$OWNER")
+                .replace("/app/master.sh", script.to_str().unwrap())
         });
         let words: Vec<String> = arguments.map(|argument| format!("\"{argument}\"")).collect();
         command.arg("-c").arg(format!("exec {BINARY} hold {}", words.join(" ")));

@@ -16,7 +16,13 @@ pub(super) struct Master {
 
 impl Master {
     /// Starts it with the variables that all recipes take.
-    pub(super) fn start(command: Command, etcd: &Etcd, lock: &str, owner: &str, fence: &str) -> Master {
+    pub(super) fn start(
+        command: Command,
+        etcd: &Etcd,
+        lock: &str,
+        owner: &str,
+        fence: &str,
+    ) -> Master {
         Master::start_far(command, etcd, &etcd.endpoint(), lock, owner, fence)
     }
 
@@ -35,7 +41,10 @@ impl Master {
         // For reading as well: so it opens at once, and stays open when nobody reads yet.
         let kept = File::options().read(true).write(true).open(&jobs).unwrap();
         command.env("ETCD", endpoint).env("LOCK", lock).env("OWNER", owner);
-        command.env("WORKER", format!("http://{fence}/jobs")).env("JOBS", &jobs).env("PATH", path_with_etcdctl(etcd));
+        command
+            .env("WORKER", format!("http://{fence}/jobs"))
+            .env("JOBS", &jobs)
+            .env("PATH", path_with_etcdctl(etcd));
         let process = Process::start(&command, &scratch.path().join("log"));
         Master { process, jobs: Some(kept), _scratch: scratch }
     }
@@ -67,7 +76,9 @@ impl Master {
             let ended = self.process.ended().is_some();
             let log = self.process.log();
             let mut whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-            let answer = whole.find_map(|line| Some(line.split_once(&format!(", {job}: "))?.1.trim_end().to_owned()));
+            let answer = whole.find_map(|line| {
+                Some(line.split_once(&format!(", {job}: "))?.1.trim_end().to_owned())
+            });
             (ended || answer.is_some()).then_some(answer)
         })
         .await

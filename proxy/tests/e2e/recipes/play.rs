@@ -32,7 +32,8 @@ pub(super) struct Place {
 impl Recipe {
     pub(super) fn new(name: &str, told: &str) -> Recipe {
         let section = super::section(name);
-        let lock = section.lines().find_map(|line| line.strip_prefix("lock = { source = \"main\", "));
+        let lock =
+            section.lines().find_map(|line| line.strip_prefix("lock = { source = \"main\", "));
         let lock = lock.and_then(|line| line.strip_suffix(" }"));
         let lock = lock.unwrap_or_else(|| panic!("{name} says which lock to configure")).to_owned();
         Recipe {
@@ -104,8 +105,8 @@ impl Recipe {
         etcd.etcdctl(&["lease", "revoke", &self.lease_of_holder(&etcd).await]).await;
         second.until_done("two").await;
         network.restore().await;
-        // It may have been paused before it had sent all. Who runs a command, on the other hand, ends it as soon as it wakes up:
-        // before that, the command hears what became of its write.
+        // It may have been paused before it had sent all. Who runs a command, on the other hand,
+        // ends it as soon as it wakes up: before that, the command hears what became of its write.
         if self.one_process {
             first.resume();
         }
@@ -114,16 +115,23 @@ impl Recipe {
             first.resume();
         }
         let refused = eventually("the refusal is on record", async || {
-            let mut decisions = fence.admin_json("/decisions?verdict=reject").await["decisions"].take();
+            let mut decisions =
+                fence.admin_json("/decisions?verdict=reject").await["decisions"].take();
             decisions.as_array_mut()?.pop()
         })
         .await;
         assert_eq!(refused["status"], 412, "{}: {refused}", self.name);
         let told = refused["reason"].as_str().unwrap();
         assert!(matches!(told, "stale-tenure" | "not-owner"), "{}: {told}", self.name);
-        assert!(reason.map_or(self.goes_by_the_clock, |reason| reason == told), "{}: {}", self.name, first.log());
+        assert!(
+            reason.map_or(self.goes_by_the_clock, |reason| reason == told),
+            "{}: {}",
+            self.name,
+            first.log()
+        );
         if self.masters_end {
-            // There may be more jobs: their end alone is a success. Node's blocked in reading the FIFO, and lived on.
+            // There may be more jobs: their end alone is a success. Node's blocked in reading the
+            // FIFO, and lived on.
             assert!(!first.status().await.success(), "{}: {}", self.name, first.log());
             second.no_more();
             assert!(second.status().await.success(), "{}: {}", self.name, second.log());
@@ -135,15 +143,22 @@ impl Recipe {
             );
         }
         let seen = worker.seen();
-        assert_eq!(seen.iter().map(|seen| seen.text()).collect::<Vec<_>>(), ["one", "two"], "{}", self.name);
-        let revision = |index: usize| seen[index].header("fence-revision").unwrap().parse::<u64>().unwrap();
+        assert_eq!(
+            seen.iter().map(|seen| seen.text()).collect::<Vec<_>>(),
+            ["one", "two"],
+            "{}",
+            self.name
+        );
+        let revision =
+            |index: usize| seen[index].header("fence-revision").unwrap().parse::<u64>().unwrap();
         assert!(revision(0) < revision(1), "{}", self.name);
         assert_ne!(seen[0].header("fence-owner"), seen[1].header("fence-owner"), "{}", self.name);
     }
 
     /// The lease under which the lock is held, in hexadecimal.
     async fn lease_of_holder(&self, etcd: &Etcd) -> String {
-        let oldest = ["get", "--prefix", self.key(), "--sort-by=CREATE", "--limit=1", "--write-out=fields"];
+        let oldest =
+            ["get", "--prefix", self.key(), "--sort-by=CREATE", "--limit=1", "--write-out=fields"];
         let record = etcd.etcdctl(&oldest).await;
         let lease = record.lines().find_map(|line| line.strip_prefix("\"Lease\" : ")).unwrap();
         format!("{:x}", lease.parse::<i64>().unwrap())

@@ -1,6 +1,8 @@
 //! The admin listener by TLS, and the end of a process whose clients speak it.
 
-use fencepost_tests::{Answer, Behaviour, Connection, Endpoint, Latch, Process, Scratch, Subject, eventually};
+use fencepost_tests::{
+    Answer, Behaviour, Connection, Endpoint, Latch, Process, Scratch, Subject, eventually,
+};
 
 use super::{Scene, clients_required, paths, pki, text, tls, toml};
 use crate::fencepost::{BINARY, addresses};
@@ -9,15 +11,21 @@ use crate::programs::run;
 #[tokio::test]
 async fn the_admin_listener_answers_those_who_have_a_certificate() {
     let (authority, files) = pki();
-    authority.issue(&Subject { common_name: Some("operator"), ..Subject::default() }).write(files.path(), "operator");
+    authority
+        .issue(&Subject { common_name: Some("operator"), ..Subject::default() })
+        .write(files.path(), "operator");
     let path = |name: &str| paths(&files)(name).to_str().unwrap().to_owned();
     let upstream = Endpoint::Tcp("127.0.0.1:9".parse().unwrap());
     // On every address: without required certificates this is refused.
-    let everywhere = toml("", &clients_required(&files), "", &upstream).replacen("127.0.0.1:0", "0.0.0.0:0", 1);
+    let everywhere =
+        toml("", &clients_required(&files), "", &upstream).replacen("127.0.0.1:0", "0.0.0.0:0", 1);
     std::fs::write(path("fencepost.toml"), &everywhere).unwrap();
     let scratch = Scratch::new();
     let mut command = std::process::Command::new(BINARY);
-    command.args(["serve", "-c", &path("fencepost.toml")]).env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+    command
+        .args(["serve", "-c", &path("fencepost.toml")])
+        .env("NO_COLOR", "1")
+        .env_remove("FENCEPOST_LOG");
     let process = Process::start(&command, &scratch.path().join("log"));
     let (_, admin) = eventually("it listens", async || addresses(&process.log())).await;
 
@@ -31,7 +39,11 @@ async fn the_admin_listener_answers_those_who_have_a_certificate() {
     let answered = run("curl", &[&with[..], &["-X", "POST", &reload]].concat()).await;
     assert!(text(&answered).contains("unchanged"), "{}", text(&answered));
     let refused = run("curl", &[&without[..], &[&livez]].concat()).await;
-    assert!(!refused.status.success() && text(&refused).contains("certificate required"), "{}", text(&refused));
+    assert!(
+        !refused.status.success() && text(&refused).contains("certificate required"),
+        "{}",
+        text(&refused)
+    );
     let plain = run("curl", &["-sS", &format!("http://localhost:{}/livez", admin.port())]).await;
     assert!(text(&plain).contains("This port speaks HTTPS"), "{}", text(&plain));
     let metrics = text(&run("curl", &[&with[..], &[&url("/metrics")]].concat()).await);
@@ -43,7 +55,9 @@ async fn off_loopback_the_admin_listener_does_not_start_unprotected() {
     let (_, files) = pki();
     let path = |name: &str| paths(&files)(name).to_str().unwrap().to_owned();
     let upstream = Endpoint::Tcp("127.0.0.1:9".parse().unwrap());
-    for (admin, code) in [("", 64), (tls(&files, "").as_str(), 64), ("dangerous_unprotected = true", 0)] {
+    for (admin, code) in
+        [("", 64), (tls(&files, "").as_str(), 64), ("dangerous_unprotected = true", 0)]
+    {
         let everywhere = toml("", admin, "", &upstream).replacen("127.0.0.1:0", "0.0.0.0:0", 1);
         std::fs::write(path("fencepost.toml"), everywhere).unwrap();
         let checked = run(BINARY, &["check", "-c", &path("fencepost.toml")]).await;
@@ -58,7 +72,8 @@ async fn a_process_that_ends_answers_what_is_under_way() {
     let mut scene = Scene::with_limits(|files| tls(files, ""), "drain_delay = \"0s\"").await;
     let latch = Latch::new();
     scene.worker.on("/", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let mut http1 = Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
+    let mut http1 =
+        Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
     http1.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let stream = scene.connect(&scene.client(None, &[b"h2"])).await.unwrap();
     let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();

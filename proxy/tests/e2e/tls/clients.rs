@@ -43,7 +43,8 @@ async fn a_client_that_names_no_protocol_may_begin_with_http2() {
 async fn s_client(scene: &Scene, version: &str) -> String {
     let (address, ca) = (scene.address().to_string(), scene.path("ca.pem"));
     let lenient = "ALL:@SECLEVEL=0"; // Debian's own rules would not even offer the old ones.
-    let arguments = ["s_client", "-connect", &address, "-CAfile", &ca, version, "-cipher", lenient, "-brief"];
+    let arguments =
+        ["s_client", "-connect", &address, "-CAfile", &ca, version, "-cipher", lenient, "-brief"];
     text(&run("openssl", &arguments).await)
 }
 
@@ -52,7 +53,10 @@ async fn old_versions_of_tls_are_refused() {
     let scene = Scene::open(|files| tls(files, "")).await;
     for old in ["-tls1", "-tls1_1"] {
         let said = s_client(&scene, old).await;
-        assert!(said.contains("SSL alert number") && !said.contains("Protocol version:"), "{old}: {said}");
+        assert!(
+            said.contains("SSL alert number") && !said.contains("Protocol version:"),
+            "{old}: {said}"
+        );
     }
     let said = s_client(&scene, "-tls1_2").await;
     assert!(said.contains("Protocol version: TLSv1.2") && said.contains("ECDHE"), "{said}");
@@ -67,7 +71,8 @@ async fn old_versions_of_tls_are_refused() {
 
 #[tokio::test]
 async fn a_certificate_is_demanded_where_it_is_required() {
-    let stranger = Authority::new("another authority").issue(&Subject { common_name: Some("a"), ..Subject::default() });
+    let stranger = Authority::new("another authority")
+        .issue(&Subject { common_name: Some("a"), ..Subject::default() });
     for (mode, without_is_served) in [("required", false), ("optional", true)] {
         let scene = Scene::open(|files| {
             let ca = paths(files)("ca.pem");
@@ -80,7 +85,12 @@ async fn a_certificate_is_demanded_where_it_is_required() {
         for version in ["1.2", "1.3"] {
             let asked = ["--tls-max", version, "-o", "/dev/null", "-w", "%{http_code}", &url];
             let output = scene.curl(&asked).await;
-            assert_eq!(output.status.success(), without_is_served, "{mode} {version}: {}", text(&output));
+            assert_eq!(
+                output.status.success(),
+                without_is_served,
+                "{mode} {version}: {}",
+                text(&output)
+            );
             for (name, served) in [("shard-1", true), ("stranger", false)] {
                 let [pem, key] = ["pem", "key"].map(|kind| scene.path(&format!("{name}.{kind}")));
                 let shown = ["--cert", &pem, "--key", &key];
@@ -103,7 +113,8 @@ async fn a_revoked_client_is_refused_although_it_was_served() {
     scene.issue_client("stays");
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         replace_crl(&scene, &[]).await;
-        let (gone_client, stays_client) = (pinned(&scene, "gone", version), pinned(&scene, "stays", version));
+        let (gone_client, stays_client) =
+            (pinned(&scene, "gone", version), pinned(&scene, "stays", version));
         for client in [&gone_client, &stays_client] {
             for _ in 0..2 {
                 let stream = scene.connect(client).await.unwrap();
@@ -128,13 +139,18 @@ async fn replace_crl(scene: &Scene, revoked: &[&Issued]) {
 }
 
 /// A client that speaks one version only, and keeps its sessions whatever becomes of its files.
-fn pinned(scene: &Scene, name: &str, version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+fn pinned(
+    scene: &Scene,
+    name: &str,
+    version: &'static SupportedProtocolVersion,
+) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(scene.path("ca.pem")).unwrap()).unwrap();
     let chain = vec![CertificateDer::from_pem_file(scene.path(&format!("{name}.pem"))).unwrap()];
     let key = PrivateKeyDer::from_pem_file(scene.path(&format!("{name}.key"))).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
     Arc::new(builder.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap())
 }
 
@@ -142,7 +158,8 @@ fn pinned(scene: &Scene, name: &str, version: &'static SupportedProtocolVersion)
 async fn a_websocket_over_tls_passes_bytes_until_both_sides_end() {
     let scene = Scene::open(|files| tls(files, "")).await;
     scene.worker.on("/", Behaviour::UpgradeAndEcho);
-    let mut client = Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
+    let mut client =
+        Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{upgrade}")).await.unwrap();
     assert_eq!(client.head().await.unwrap().status, 101);
@@ -158,7 +175,8 @@ async fn a_websocket_over_tls_passes_bytes_until_both_sides_end() {
 #[tokio::test]
 async fn an_unreadable_request_over_tls_ends_with_close_notify() {
     let scene = Scene::open(|files| tls(files, "")).await;
-    let mut client = Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
+    let mut client =
+        Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
     client.send("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n").await.unwrap();
     assert_eq!(client.response().await.unwrap().status, 400);
     // Without close_notify, this would be an error: something may have been cut off.

@@ -14,7 +14,8 @@ use super::{Scene, clients_required, connect, get, paths, pki, text, tls, toml};
 use crate::fencepost::BINARY;
 use crate::programs::run;
 
-/// Clients that send one request after the other until they are told to stop. A request that fails, fails the test.
+/// Clients that send one request after the other until they are told to stop. A request that fails,
+/// fails the test.
 struct Load {
     goes_on: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -23,8 +24,11 @@ struct Load {
 
 impl Load {
     fn on(scene: &Scene) -> Load {
-        let mut load =
-            Load { goes_on: Arc::new(AtomicBool::new(true)), answered: Arc::default(), clients: JoinSet::new() };
+        let mut load = Load {
+            goes_on: Arc::new(AtomicBool::new(true)),
+            answered: Arc::default(),
+            clients: JoinSet::new(),
+        };
         let address = scene.address();
         for keeps_connection in [true, false] {
             let client = scene.client(None, &[b"http/1.1"]);
@@ -79,7 +83,8 @@ async fn certificates_that_are_swapped_under_load_fail_no_request() {
         let next = scene.authority.issue_for_localhost();
         next.write(scene.files.path(), "server");
         let expected = CertificateDer::from_pem_slice(next.certificate.as_bytes()).unwrap();
-        until("new connections get the new certificate", async || scene.shown().await == expected).await;
+        until("new connections get the new certificate", async || scene.shown().await == expected)
+            .await;
         // A look at the one file before the other has come counts as failed.
         until("it is counted", async || scene.reloads("reloaded").await == f64::from(round)).await;
     }
@@ -101,7 +106,8 @@ async fn a_bad_new_file_keeps_the_old_and_is_said_once() {
     scene.fence.until_log("cause=\"SIGHUP\"").await;
     assert_eq!(scene.shown().await, before);
     let log = scene.fence.log();
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains("what was in force stays")).collect();
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("what was in force stays")).collect();
     assert_eq!(lines.len(), 1, "{log}");
     let key = scene.path("server.key");
     let expected = format!("{key}: its private key does not belong to the (first) certificate in");
@@ -119,10 +125,14 @@ async fn the_end_of_each_file_is_a_metric_that_follows_it() {
     let address = scene.address();
     let end = async |what: &str| {
         let of = "fencepost_certificate_expiry_timestamp_seconds";
-        scene.fence.metric(&format!("{of}{{name=\"{address}\",use=\"listener\",what=\"{what}\"}}")).await
+        scene
+            .fence
+            .metric(&format!("{of}{{name=\"{address}\",use=\"listener\",what=\"{what}\"}}"))
+            .await
     };
     let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-    let subject = Subject { names: &["127.0.0.1"], not_after: Some(at(4_000_000_000)), ..Subject::default() };
+    let subject =
+        Subject { names: &["127.0.0.1"], not_after: Some(at(4_000_000_000)), ..Subject::default() };
     scene.authority.issue(&subject).write(scene.files.path(), "server");
     fs::write(scene.path("crl.pem"), scene.authority.crl_until(&[], at(3_000_000_000))).unwrap();
     let ended = Authority::until("ended", at(1_000_000_000)).certificate();
@@ -137,11 +147,17 @@ async fn the_end_of_each_file_is_a_metric_that_follows_it() {
     scene.fence.until_log(r#"the authority of "CN=ended" has ended"#).await;
 }
 
-const NOT_YET_VALID: &str = r#"the certificate of "CN=later" is not valid before 2096-10-02T07:06:40Z"#;
+const NOT_YET_VALID: &str =
+    r#"the certificate of "CN=later" is not valid before 2096-10-02T07:06:40Z"#;
 
 fn not_yet_valid() -> Subject<'static> {
     let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
-    Subject { common_name: Some("later"), names: &["127.0.0.1"], not_before: Some(begin), not_after: None }
+    Subject {
+        common_name: Some("later"),
+        names: &["127.0.0.1"],
+        not_before: Some(begin),
+        not_after: None,
+    }
 }
 
 #[tokio::test]
@@ -161,7 +177,8 @@ async fn check_warns_of_files_that_end_soon_or_have_not_begun() {
     let file = paths(&files)("fencepost.toml");
     let upstream = Endpoint::Tcp("127.0.0.1:9".parse().unwrap());
     fs::write(&file, toml(&clients_required(&files), "", "", &upstream)).unwrap();
-    let arguments = |command: &'static str| [command, "-c", file.to_str().unwrap()].map(str::to_owned);
+    let arguments =
+        |command: &'static str| [command, "-c", file.to_str().unwrap()].map(str::to_owned);
     let fencepost = async |command| {
         let arguments = arguments(command);
         run(BINARY, &arguments.each_ref().map(String::as_str)).await
@@ -170,11 +187,16 @@ async fn check_warns_of_files_that_end_soon_or_have_not_begun() {
     assert!(right.status.success() && !text(&right).contains("warning"), "{}", text(&right));
 
     let soon = SystemTime::now() + Duration::from_secs(10 * 86_400 + 3600);
-    let subject = Subject { common_name: Some("soon"), not_after: Some(soon), ..Subject::default() };
+    let subject =
+        Subject { common_name: Some("soon"), not_after: Some(soon), ..Subject::default() };
     authority.issue(&subject).write(files.path(), "server");
     let warned = fencepost("check").await;
     assert!(warned.status.success(), "{}", text(&warned));
-    assert!(text(&warned).contains("the certificate of \"CN=soon\" ends in 10 days"), "{}", text(&warned));
+    assert!(
+        text(&warned).contains("the certificate of \"CN=soon\" ends in 10 days"),
+        "{}",
+        text(&warned)
+    );
 
     authority.issue(&not_yet_valid()).write(files.path(), "server");
     let warned = fencepost("check").await;
@@ -202,6 +224,9 @@ async fn check_warns_of_files_that_end_soon_or_have_not_begun() {
         wrong.contains("toml:6: source.main.tls.ca: /nowhere/etcd.pem: cannot be read: No such file or directory"),
         "{wrong}"
     );
-    assert!(wrong.contains("toml:11: route.jobs.upstream_tls.ca: /nowhere/worker.pem: cannot be read"), "{wrong}");
+    assert!(
+        wrong.contains("toml:11: route.jobs.upstream_tls.ca: /nowhere/worker.pem: cannot be read"),
+        "{wrong}"
+    );
     let _keep: Scratch = files;
 }

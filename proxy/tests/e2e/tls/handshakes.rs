@@ -38,7 +38,8 @@ async fn a_slow_handshake_is_ended_while_others_are_served() {
 #[tokio::test]
 async fn plain_http_is_told_that_the_port_speaks_https() {
     let scene = Scene::open(|files| tls(files, "")).await;
-    for request in ["GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+    for request in ["GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
+    {
         let mut client = Connection::open(scene.address()).await.unwrap();
         client.send(request).await.unwrap();
         let answer = client.response().await.unwrap();
@@ -73,7 +74,10 @@ async fn what_is_neither_is_closed_by_an_alert() {
         scene.fence.until_log(&format!("reason=\"{reason}\"")).await;
         let log = scene.fence.log();
         for line in log.lines().filter(|line| line.contains(&format!("reason=\"{reason}\""))) {
-            assert!(line.contains(level) && line.contains("a TLS handshake came to nothing"), "{line}");
+            assert!(
+                line.contains(level) && line.contains("a TLS handshake came to nothing"),
+                "{line}"
+            );
         }
     }
 }
@@ -82,15 +86,17 @@ async fn what_is_neither_is_closed_by_an_alert() {
 async fn a_client_without_a_believed_certificate_is_logged() {
     let scene = Scene::open(clients_required).await;
     let listener = format!("listener=\"{}\"", scene.address());
-    let stranger = Authority::new("strangers").issue(&Subject { common_name: Some("stranger"), ..Subject::default() });
+    let stranger = Authority::new("strangers")
+        .issue(&Subject { common_name: Some("stranger"), ..Subject::default() });
     stranger.write(scene.files.path(), "stranger");
-    for (name, error) in
-        [(None, "peer sent no certificates"), (Some("stranger"), "invalid peer certificate: UnknownIssuer")]
-    {
+    for (name, error) in [
+        (None, "peer sent no certificates"),
+        (Some("stranger"), "invalid peer certificate: UnknownIssuer"),
+    ] {
         let mut stream = TcpStream::connect(scene.address()).await.unwrap();
         let client = format!("client={}", stream.local_addr().unwrap());
-        let shaken =
-            TlsConnector::from(scene.client(name, &[])).connect(ServerName::from(scene.address().ip()), &mut stream);
+        let shaken = TlsConnector::from(scene.client(name, &[]))
+            .connect(ServerName::from(scene.address().ip()), &mut stream);
         if let Ok(mut shaken) = shaken.await {
             shaken.read_to_end(&mut Vec::new()).await.unwrap_err(); // By TLS 1.3 a client hears of it late.
         }
@@ -113,7 +119,12 @@ async fn a_client_of_an_unsigned_list_counts_as_without_certificate() {
     if let Ok(mut shaken) = scene.connect(&scene.client(Some("master"), &[])).await {
         shaken.read_to_end(&mut Vec::new()).await.unwrap_err(); // By TLS 1.3 a client hears of it late.
     }
-    scene.fence.until_log("reason=\"certificate\" error=\"invalid certificate revocation list: BadSignature\"").await;
+    scene
+        .fence
+        .until_log(
+            "reason=\"certificate\" error=\"invalid certificate revocation list: BadSignature\"",
+        )
+        .await;
     assert_eq!(scene.failures("certificate").await, 1.0);
 }
 

@@ -56,7 +56,11 @@ impl Client {
                 let head = std::mem::replace(&mut self.buffer, rest);
                 return String::from_utf8(head).unwrap();
             }
-            assert!(self.fill() > 0, "closed in the middle of a head: {:?}", String::from_utf8_lossy(&self.buffer));
+            assert!(
+                self.fill() > 0,
+                "closed in the middle of a head: {:?}",
+                String::from_utf8_lossy(&self.buffer)
+            );
         }
     }
 
@@ -263,7 +267,8 @@ pub(crate) fn assert_field(head: &str, name: &str, value: Option<&str>) {
     assert_eq!(field(head, name), value, "{name} in {head}");
 }
 
-/// The kernel of the other side asks this one, when it has said nothing for a minute at most, whether it is still there.
+/// The kernel of the other side asks this one, when it has said nothing for a minute at most,
+/// whether it is still there.
 pub(crate) fn assert_is_asked(end: &Client) {
     let (theirs, ours) = (end.stream.local_addr().unwrap(), end.stream.peer_addr().unwrap());
     let deadline = Instant::now() + PATIENCE;
@@ -276,8 +281,8 @@ pub(crate) fn assert_is_asked(end: &Client) {
     assert!(asks_in <= Duration::from_secs(60), "{ours} asks {theirs} in {asks_in:?}");
 }
 
-/// What is left of the keepalive timer that the kernel has set for a connection of this machine, if it has: the timer in
-/// `/proc/net/tcp` (proc_net_tcp.txt), in hundredths of a second.
+/// What is left of the keepalive timer that the kernel has set for a connection of this machine, if
+/// it has: the timer in `/proc/net/tcp` (proc_net_tcp.txt), in hundredths of a second.
 fn until_keepalive(ours: SocketAddr, theirs: SocketAddr) -> Option<Duration> {
     let row = row_of(ours, theirs)?;
     let left = row[5].strip_prefix("02:")?;
@@ -293,6 +298,7 @@ fn row_of(ours: SocketAddr, theirs: SocketAddr) -> Option<Vec<String>> {
         SocketAddr::V6(_) => panic!("the tests are on 127.0.0.1"),
     };
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let mut rows = table.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    let mut rows =
+        table.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
     rows.find(|row| row[1] == shown(ours) && row[2] == shown(theirs))
 }

@@ -24,7 +24,10 @@ impl Http2Client {
     }
 
     /// Sends a request's head. Its body follows through the stream that is returned.
-    pub(crate) async fn begin(&mut self, request: Request<()>) -> (ResponseFuture, SendStream<Bytes>) {
+    pub(crate) async fn begin(
+        &mut self,
+        request: Request<()>,
+    ) -> (ResponseFuture, SendStream<Bytes>) {
         self.sender = self.sender.clone().ready().await.unwrap();
         self.sender.send_request(request, false).unwrap()
     }
@@ -67,7 +70,10 @@ impl Http2Worker {
     }
 
     pub(crate) async fn next(&mut self) -> Exchange {
-        tokio::time::timeout(super::PATIENCE, self.requests.recv()).await.expect("a request comes").unwrap()
+        tokio::time::timeout(super::PATIENCE, self.requests.recv())
+            .await
+            .expect("a request comes")
+            .unwrap()
     }
 }
 

@@ -1,4 +1,5 @@
-//! A proxy that forwards everything, between raw clients and raw workers. Whoever drives it says what happens when.
+//! A proxy that forwards everything, between raw clients and raw workers. Whoever drives it says
+//! what happens when.
 
 mod client;
 mod frames;

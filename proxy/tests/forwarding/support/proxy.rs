@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost::server::{
-    ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, ThreadService, serve,
+    ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext,
+    ThreadService, serve,
 };
 use fencepost::upstream::{
-    Admitted, ConnectionQuota, Ending, KeptFields, LastBytes, Permit, Pool, PreparedBody, ResponseBody, SendError,
-    Speaks, TenureWatch, Timeouts, Upstream, UpstreamAddress, UpstreamTls, Wants, outgoing_request, prepare_body,
+    Admitted, ConnectionQuota, Ending, KeptFields, LastBytes, Permit, Pool, PreparedBody,
+    ResponseBody, SendError, Speaks, TenureWatch, Timeouts, Upstream, UpstreamAddress, UpstreamTls,
+    Wants, outgoing_request, prepare_body,
 };
 use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
@@ -87,9 +89,10 @@ impl Default for Settings {
     }
 }
 
-/// A proxy that forwards everything but `/refuse`, which it answers with 412 at once, and `/give-up`, which it answers
-/// so once it has a connection to the worker. At `/halt` its only thread stands still until [`Proxy::go_on`]; at `/wait` the
-/// request does, once it has a connection, and at `/keep` its answer, once its head is there.
+/// A proxy that forwards everything but `/refuse`, which it answers with 412 at once, and
+/// `/give-up`, which it answers so once it has a connection to the worker. At `/halt` its only
+/// thread stands still until [`Proxy::go_on`]; at `/wait` the request does, once it has a
+/// connection, and at `/keep` its answer, once its head is there.
 pub(crate) struct Proxy {
     server: Option<Server>,
     record: Arc<Record>,
@@ -102,7 +105,10 @@ impl Proxy {
     }
 
     pub(crate) fn with(worker: SocketAddr, settings: Settings) -> Proxy {
-        Proxy::before_address(UpstreamAddress::Tcp { host: worker.ip().to_string(), port: worker.port() }, settings)
+        Proxy::before_address(
+            UpstreamAddress::Tcp { host: worker.ip().to_string(), port: worker.port() },
+            settings,
+        )
     }
 
     pub(crate) fn before_address(address: UpstreamAddress, settings: Settings) -> Proxy {
@@ -131,7 +137,9 @@ impl Proxy {
                 record: seen.clone(),
                 halted: halted.clone(),
                 settings: settings.clone(),
-                kept: Rc::new(KeptFields::new(["fence-owner", "fence-revision"].map(HeaderName::from_static))),
+                kept: Rc::new(KeptFields::new(
+                    ["fence-owner", "fence-revision"].map(HeaderName::from_static),
+                )),
             });
             ThreadService::new(tower::service_fn(move |request| forwarder.clone().answer(request)))
         };
@@ -181,8 +189,11 @@ impl Proxy {
     /// Waits until permits have been told that much, and returns it.
     pub(crate) fn wait_for_events(&self, count: usize) -> Vec<Event> {
         let events = self.record.events.lock().unwrap();
-        let (events, timeout) =
-            self.record.changed.wait_timeout_while(events, PATIENCE, |events| events.len() < count).unwrap();
+        let (events, timeout) = self
+            .record
+            .changed
+            .wait_timeout_while(events, PATIENCE, |events| events.len() < count)
+            .unwrap();
         assert!(!timeout.timed_out(), "only {events:?}");
         events.clone()
     }
@@ -256,7 +267,10 @@ struct Forwarder {
 type Answer = Response<ResponseBody<Recorder>>;
 
 impl Forwarder {
-    async fn answer(self: Rc<Self>, request: Box<Request<ClientBody>>) -> Result<Answer, Infallible> {
+    async fn answer(
+        self: Rc<Self>,
+        request: Box<Request<ClientBody>>,
+    ) -> Result<Answer, Infallible> {
         Ok(match self.forward(*request).await {
             Ok(answer) => answer,
             Err(status) => own_answer(status),
@@ -283,12 +297,21 @@ impl Forwarder {
         let tenures = self.settings.tenures.iter().find(|(path, _)| *path == request.uri().path());
         let watch = tenures.map(|(_, tenures)| tenures.present());
         let Settings { endless, may_be_left, gives_way, .. } = self.settings;
-        let mut permit =
-            Recorder { record: self.record.clone(), watch, endless, may_be_left, gives_way, is_lost: false };
+        let mut permit = Recorder {
+            record: self.record.clone(),
+            watch,
+            endless,
+            may_be_left,
+            gives_way,
+            is_lost: false,
+        };
         loop {
             let deadline = Instant::now() + self.settings.ready_timeout;
-            let ready =
-                self.pool.ready(Wants::of(&request), deadline).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+            let ready = self
+                .pool
+                .ready(Wants::of(&request), deadline)
+                .await
+                .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
             if request.uri().path() == "/give-up" {
                 return Err(StatusCode::PRECONDITION_FAILED);
             }
@@ -296,7 +319,9 @@ impl Forwarder {
                 self.stand_still().await;
             }
             let is_kept = request.uri().path() == "/keep";
-            let sent = ready.send(Admitted::new(request, permit), self.settings.timeouts, Instant::now()).await;
+            let sent = ready
+                .send(Admitted::new(request, permit), self.settings.timeouts, Instant::now())
+                .await;
             (request, permit) = match sent {
                 Ok(answer) => {
                     if is_kept {
@@ -306,7 +331,9 @@ impl Forwarder {
                 }
                 Err(SendError::Unsent(admitted)) => admitted.into_parts(),
                 Err(SendError::Body(_)) => return Err(StatusCode::BAD_REQUEST),
-                Err(SendError::NoAnswer { .. } | SendError::Coded) => return Err(StatusCode::BAD_GATEWAY),
+                Err(SendError::NoAnswer { .. } | SendError::Coded) => {
+                    return Err(StatusCode::BAD_GATEWAY);
+                }
                 Err(SendError::Timeout) => return Err(StatusCode::GATEWAY_TIMEOUT),
             };
         }

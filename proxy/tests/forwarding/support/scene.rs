@@ -14,7 +14,8 @@ use tokio::sync::oneshot;
 use super::{Client, PATIENCE, Peer, Worker};
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
-const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const SWITCH: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
 /// A running proxy before a worker that is played by hand, and the store that it asks.
 pub(crate) struct Scene {
@@ -62,18 +63,22 @@ lock = {{ source = "main", key = "/lock" }}
 "#,
             worker.address()
         );
-        let config = Config::from_toml("test", &text).unwrap_or_else(|problems| panic!("{problems}"));
+        let config =
+            Config::from_toml("test", &text).unwrap_or_else(|problems| panic!("{problems}"));
         let (tell, started) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
-        let surroundings = Surroundings { memory: store.clone(), started: Some(tell), ..Surroundings::default() };
+        let surroundings =
+            Surroundings { memory: store.clone(), started: Some(tell), ..Surroundings::default() };
         let running = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let bound = bind(&config).unwrap();
             let running = run(config, bound, surroundings, || async move { drop(stopped.await) });
             runtime.block_on(tokio::task::LocalSet::new().run_until(running)).unwrap();
         });
         let started = started.blocking_recv().expect("the proxy starts");
-        let (ListenAddress::Tcp(listener), Some(ListenAddress::Tcp(admin))) = (&started.listeners[0], started.admin)
+        let (ListenAddress::Tcp(listener), Some(ListenAddress::Tcp(admin))) =
+            (&started.listeners[0], started.admin)
         else {
             panic!("it does not listen on TCP")
         };
@@ -112,7 +117,9 @@ lock = {{ source = "main", key = "/lock" }}
     /// Half an upload, at the worker.
     pub(crate) fn upload(&self, token: &str) -> (Client, Peer) {
         let mut client = Client::connect(self.listener);
-        client.send(&format!("POST / HTTP/1.1\r\n{token}Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n"));
+        client.send(&format!(
+            "POST / HTTP/1.1\r\n{token}Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n"
+        ));
         let mut peer = self.worker.next();
         peer.head();
         assert_eq!((peer.line(), peer.line()), ("5".to_owned(), "begin".to_owned()));
@@ -129,8 +136,8 @@ lock = {{ source = "main", key = "/lock" }}
         (client, peer)
     }
 
-    /// The next request reaches the worker, and is answered. While it waits it may have had a connection, which is closed when it
-    /// has been idle for too long.
+    /// The next request reaches the worker, and is answered. While it waits it may have had a
+    /// connection, which is closed when it has been idle for too long.
     pub(crate) fn somebody_comes(&self, client: &mut Client) {
         loop {
             let mut peer = self.worker.next();
@@ -165,7 +172,8 @@ lock = {{ source = "main", key = "/lock" }}
     /// What the admin listener says there.
     pub(crate) fn look(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();

@@ -27,7 +27,8 @@ struct State {
     good_until: Option<Instant>,
     /// Whether newer news come as soon as they are looked for, and then without a word.
     comes_if_fetched: bool,
-    /// How often newer news have still to be looked for until they come, without a word: the tenure has ended.
+    /// How often newer news have still to be looked for until they come, without a word: the tenure
+    /// has ended.
     fetches_to_end: Option<usize>,
     cuts: usize,
     fails: bool,
@@ -83,7 +84,11 @@ impl Tenures {
     }
 
     pub(super) fn present(&self) -> Rc<dyn TenureWatch> {
-        Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, task: Cell::new(None), of: self.clone() })
+        Rc::new(Tenure {
+            number: self.0.state.lock().unwrap().ended,
+            task: Cell::new(None),
+            of: self.clone(),
+        })
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use fencepost::upstream::{UPSTREAM_PROTOCOLS, UpstreamTls};
 use fencepost_tests::{Authority, Issued, Subject, WorkerTls, replace_file};
-use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, ServerFiles, ServerTls};
+use fencepost_tls::{
+    ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, ServerFiles, ServerTls,
+};
 use rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
@@ -41,15 +43,24 @@ impl Certificates {
     }
 
     /// A worker's side that wants to see a certificate.
-    pub(crate) fn server_for(&self, client_ca: &Authority, protocols: &[&str]) -> Arc<ServerConfig> {
-        WorkerTls { identity: &self.worker, client_ca: Some(&client_ca.certificate()), protocols }.config()
+    pub(crate) fn server_for(
+        &self,
+        client_ca: &Authority,
+        protocols: &[&str],
+    ) -> Arc<ServerConfig> {
+        WorkerTls { identity: &self.worker, client_ca: Some(&client_ca.certificate()), protocols }
+            .config()
     }
 
     /// The proxy's side of connections from clients, with the same certificate.
     pub(crate) fn listening(&self) -> ServerTls {
         let (certificate, key) = self.worker.write(self.files.path(), "listener");
         let identity = IdentityFiles { certificate, key };
-        ServerTls::load(ServerFiles { identity, clients: None, min_version: MinVersion::Tls12 }, &[]).unwrap()
+        ServerTls::load(
+            ServerFiles { identity, clients: None, min_version: MinVersion::Tls12 },
+            &[],
+        )
+        .unwrap()
     }
 
     /// A client's connection to a proxy that listens so. It takes little that is not read.
@@ -60,7 +71,10 @@ impl Certificates {
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let config = self.client().identity.config();
-        StreamOwned::new(ClientConnection::new(config, "127.0.0.1".try_into().unwrap()).unwrap(), stream)
+        StreamOwned::new(
+            ClientConnection::new(config, "127.0.0.1".try_into().unwrap()).unwrap(),
+            stream,
+        )
     }
 
     /// The proxy's side, without a certificate of its own.
@@ -70,7 +84,8 @@ impl Certificates {
 
     /// The proxy's side, with a certificate of that authority.
     pub(crate) fn client_of(&self, authority: &Authority) -> UpstreamTls {
-        let issued = authority.issue(&Subject { common_name: Some("fencepost"), ..Subject::default() });
+        let issued =
+            authority.issue(&Subject { common_name: Some("fencepost"), ..Subject::default() });
         let (certificate, key) = issued.write(self.files.path(), "client");
         self.client_with(Some(IdentityFiles { certificate, key }))
     }
@@ -88,7 +103,11 @@ impl Certificates {
 }
 
 /// The proxy's side, as files have it.
-pub(crate) fn trusting(ca: &Path, identity: Option<IdentityFiles>, server_name: &str) -> UpstreamTls {
+pub(crate) fn trusting(
+    ca: &Path,
+    identity: Option<IdentityFiles>,
+    server_name: &str,
+) -> UpstreamTls {
     let files = ClientFiles { ca: ca.to_owned(), crl: None, identity };
     UpstreamTls {
         identity: ClientTls::load(files, UPSTREAM_PROTOCOLS).unwrap(),
@@ -203,7 +222,11 @@ impl TlsPeer {
 
     pub(crate) fn exactly(&mut self, length: usize) -> Vec<u8> {
         while self.buffer.len() < length {
-            assert!(self.some().unwrap() > 0, "closed after {} of {length} bytes", self.buffer.len());
+            assert!(
+                self.some().unwrap() > 0,
+                "closed after {} of {length} bytes",
+                self.buffer.len()
+            );
         }
         let rest = self.buffer.split_off(length);
         std::mem::replace(&mut self.buffer, rest)
@@ -215,7 +238,8 @@ impl TlsPeer {
         self.buffer
     }
 
-    /// Reads until the other side ends, and how it does: `Err` with `UnexpectedEof` if that looks like a loss.
+    /// Reads until the other side ends, and how it does: `Err` with `UnexpectedEof` if that looks
+    /// like a loss.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         while self.some()? > 0 {}
         Ok(())

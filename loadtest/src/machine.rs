@@ -1,6 +1,7 @@
 //! CPU time and memory of processes, where threads run, and precise sleeps, as the kernel gives
 //! them.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,9 +17,10 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 
 /// CPU time that a thread, or a process with its children, has used so far.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CpuTime {
-    had: Duration,
+    /// By process. One that has ended is missing.
+    had: BTreeMap<u32, Duration>,
     /// How long a thread was ready to run while others ran. Zero for a process.
     waited: Duration,
     at: Instant,
@@ -41,24 +43,27 @@ impl CpuShare {
 impl CpuTime {
     pub(crate) fn of_this_thread() -> Result<CpuTime> {
         let (had, waited) = figures(Path::new("/proc/thread-self/schedstat"))?;
-        Ok(CpuTime { had, waited, at: Instant::now() })
+        Ok(CpuTime { had: [(0, had)].into(), waited, at: Instant::now() })
     }
 
     /// Includes the threads that have ended, which `/proc` forgets: a sum over the living ones can
     /// shrink.
     pub(crate) fn of_tree(process: u32) -> Result<CpuTime> {
-        let mut had = Duration::ZERO;
+        let mut had = BTreeMap::new();
         for process in tree(process)? {
             let id = Pid::from_raw(process.try_into().context("a process id is too large")?);
             // A process that has just ended has no clock left.
-            let clock = clock_getcpuclockid(id).and_then(|clock| clock.now());
-            had += clock.map(Duration::from).unwrap_or_default();
+            if let Ok(time) = clock_getcpuclockid(id).and_then(|clock| clock.now()) {
+                had.insert(process, time.into());
+            }
         }
         Ok(CpuTime { had, waited: Duration::ZERO, at: Instant::now() })
     }
 
+    /// Leaves out processes that have ended meanwhile.
     pub(crate) fn since(&self, earlier: &CpuTime) -> Duration {
-        self.had.saturating_sub(earlier.had)
+        let before = |process| earlier.had.get(process).copied().unwrap_or_default();
+        self.had.iter().map(|(process, had)| had.saturating_sub(before(process))).sum()
     }
 
     pub(crate) fn share_since(&self, earlier: &CpuTime) -> CpuShare {

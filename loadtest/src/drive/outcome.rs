@@ -75,9 +75,9 @@ impl Outcome {
     /// CPU time of the measured process for each answer, in microseconds, and its share of a CPU.
     pub(crate) fn cpu(&self) -> Option<(f64, f64)> {
         let answered = self.recorder.answered_within;
-        let (before, after) = self.cpu.filter(|_| answered > 0)?;
-        let micros = after.since(&before).as_secs_f64() * 1e6;
-        Some((micros / answered as f64, after.share_since(&before).had))
+        let (before, after) = self.cpu.as_ref().filter(|_| answered > 0)?;
+        let micros = after.since(before).as_secs_f64() * 1e6;
+        Some((micros / answered as f64, after.share_since(before).had))
     }
 
     fn failed(&self) -> u64 {

@@ -50,6 +50,7 @@ pub(crate) struct Common {
     pub(crate) members_due: Notify,
     commands: mpsc::UnboundedSender<Command>,
     reads: mpsc::Sender<Arc<TrackedLock>>,
+    refreshes: mpsc::Sender<Arc<TrackedLock>>,
     reads_of_unknown: mpsc::Sender<Arc<TrackedLock>>,
     refusals_told: Mutex<Option<Instant>>,
     period_nanos: AtomicU64,
@@ -115,6 +116,8 @@ pub(crate) struct Inbox {
     pub(crate) commands: mpsc::UnboundedReceiver<Command>,
     /// Locks to be read.
     pub(crate) reads: mpsc::Receiver<Arc<TrackedLock>>,
+    /// Locks to be read before their news are too old. Nobody waits for that.
+    pub(crate) refreshes: mpsc::Receiver<Arc<TrackedLock>>,
     /// Locks of templates that have no record, as far as is known. Apart, so that made-up names
     /// hold up no lock in use.
     pub(crate) reads_of_unknown: mpsc::Receiver<Arc<TrackedLock>>,
@@ -143,10 +146,12 @@ impl Common {
     ) -> (Common, Inbox) {
         let (commands, commands_receiver) = mpsc::unbounded_channel();
         let (reads, reads_receiver) = mpsc::channel(KNOWN_MAX);
+        let (refreshes, refreshes_receiver) = mpsc::channel(KNOWN_MAX);
         let (reads_of_unknown, unknown_receiver) = mpsc::channel(UNKNOWN_MAX);
         let inbox = Inbox {
             commands: commands_receiver,
             reads: reads_receiver,
+            refreshes: refreshes_receiver,
             reads_of_unknown: unknown_receiver,
         };
         let common = Common {
@@ -162,6 +167,7 @@ impl Common {
             members_due: Notify::new(),
             commands,
             reads,
+            refreshes,
             reads_of_unknown,
             refusals_told: Mutex::default(),
             period_nanos: AtomicU64::new(0),
@@ -215,6 +221,16 @@ impl Common {
     /// Has the driver read a lock whose slots want it.
     pub(crate) fn queue_read(&self, lock: Arc<TrackedLock>) {
         let waiting = if lock.is_unknown() { &self.reads_of_unknown } else { &self.reads };
+        self.queue(waiting, lock);
+    }
+
+    /// Has the driver read a lock soon, together with others.
+    pub(crate) fn queue_refresh(&self, lock: Arc<TrackedLock>) {
+        let waiting = if lock.is_unknown() { &self.reads_of_unknown } else { &self.refreshes };
+        self.queue(waiting, lock);
+    }
+
+    fn queue(&self, waiting: &mpsc::Sender<Arc<TrackedLock>>, lock: Arc<TrackedLock>) {
         if let Err(TrySendError::Full(lock)) = waiting.try_send(lock) {
             self.note_refusal();
             while lock.slots().begin() {

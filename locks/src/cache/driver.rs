@@ -14,6 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Mutex;
 
 use super::common::{Command, Inbox};
+use super::reading::Pace;
 use super::shared::Shared;
 use super::work::Work;
 use super::{freshness, members, reading, watching};
@@ -27,6 +28,10 @@ const READERS: usize = 16;
 /// a second.
 const READERS_OF_UNKNOWN: usize = 10;
 const UNKNOWN_APART: Duration = Duration::from_millis(100);
+
+/// How far apart the reads of locks are at least whose news are getting old, so that one read has
+/// many of them. A full one is followed by the next at once.
+const REFRESHES_APART: Duration = Duration::from_millis(10);
 
 /// Does the work of a source for as long as it is polled; ends when the source is stopped. Dropping
 /// it ends all of it.
@@ -56,21 +61,23 @@ impl fmt::Debug for Driver {
 
 async fn run<S: LockStore>(work: Rc<Work<S>>, inbox: Inbox) {
     work.tell_inherited_distrust();
-    let Inbox { mut commands, reads, reads_of_unknown } = inbox;
-    let (reads, reads_of_unknown) =
-        (Rc::new(Mutex::new(reads)), Rc::new(Mutex::new(reads_of_unknown)));
+    let Inbox { mut commands, reads, refreshes, reads_of_unknown } = inbox;
+    let [reads, refreshes, reads_of_unknown] =
+        [reads, refreshes, reads_of_unknown].map(|locks| Rc::new(Mutex::new(locks)));
     let mut tasks: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
     tasks.push(Box::pin(members::keep_asking(Rc::clone(&work))));
     tasks.push(Box::pin(freshness::keep_fresh(Rc::clone(&work))));
     tasks.push(Box::pin(watching::watch(Rc::clone(&work))));
     for _ in 0..READERS {
-        tasks.push(Box::pin(reading::serve(Rc::clone(&work), Rc::clone(&reads), Duration::ZERO)));
+        tasks.push(Box::pin(reading::serve(Rc::clone(&work), Rc::clone(&reads), Pace::AtOnce)));
     }
+    let apart = Pace::UnlessFull(REFRESHES_APART);
+    tasks.push(Box::pin(reading::serve(Rc::clone(&work), refreshes, apart)));
     for _ in 0..READERS_OF_UNKNOWN {
         tasks.push(Box::pin(reading::serve(
             Rc::clone(&work),
             Rc::clone(&reads_of_unknown),
-            UNKNOWN_APART,
+            Pace::UnlessAllExist(UNKNOWN_APART),
         )));
     }
     loop {

@@ -31,6 +31,8 @@ struct Progress {
     base: Option<Revision>,
     /// The newest event that was delivered.
     delivered: Option<Revision>,
+    /// The newest quorum read.
+    read: Option<Revision>,
     /// The first of the watches that have been up of this scope without a break.
     watched_since: Option<WatchNumber>,
     /// Whether the store was read while a watch of the scope was up.
@@ -79,9 +81,14 @@ impl Scope {
         self.progress().base
     }
 
-    /// From where the scope has to be watched; `None` before a read has said so.
-    pub(crate) fn watch_from(&self) -> Option<Revision> {
-        let progress = self.progress();
+    /// Begins a watch, none being up: returns from where. `None` before a read has said so.
+    ///
+    /// It begins behind the newest read, however long the scope has been silent: etcd would go
+    /// through all revisions since, or may have compacted them. An event before that is shown by the
+    /// next read of its lock, and nothing admits before a read under the new watch.
+    pub(crate) fn begin_watch(&self) -> Option<Revision> {
+        let mut progress = self.progress();
+        progress.base = progress.base.and(progress.base.max(progress.read));
         let through = progress.base.max(progress.delivered);
         progress
             .base
@@ -95,6 +102,7 @@ impl Scope {
         progress.was_watched |= sent.watch_since(progress.watched_since).is_some();
         let begins = progress.base.is_none();
         progress.base.get_or_insert(revision);
+        progress.read = progress.read.max(Some(revision));
         begins
     }
 
@@ -107,7 +115,7 @@ impl Scope {
     /// Forgets how far the watch has come: events are missing, or are of an earlier era.
     pub(crate) fn forget(&self) {
         let mut progress = self.progress();
-        (progress.base, progress.delivered) = (None, None);
+        (progress.base, progress.delivered, progress.read) = (None, None, None);
     }
 
     pub(crate) fn watched_since(&self) -> Option<WatchNumber> {

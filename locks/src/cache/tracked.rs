@@ -242,7 +242,10 @@ impl TrackedLock {
     /// Young news that nobody believes gets no better by another read.
     pub fn want_news(&self, max_age: Duration) {
         if self.view().age(Instant::now()).is_none_or(|age| age >= max_age) {
-            self.set_on(self.slots.join());
+            let (_, start) = self.slots.join();
+            if start && let Some(lock) = self.common.registry.find(self.key().as_str()) {
+                self.common.queue_refresh(lock);
+            }
         }
     }
 

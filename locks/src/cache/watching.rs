@@ -160,7 +160,7 @@ fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
         Some((Watched::Lock(Arc::downgrade(&lock)), RangeWatch { range, from }))
     });
     let scopes = work.shared.scopes().into_iter().filter_map(|scope| {
-        let watch = RangeWatch { range: scope.range().clone(), from: scope.watch_from()? };
+        let watch = RangeWatch { range: scope.range().clone(), from: scope.begin_watch()? };
         Some((Watched::Scope(Arc::downgrade(&scope)), watch))
     });
     let planned: Vec<_> = locks.chain(scopes).collect();

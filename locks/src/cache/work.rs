@@ -8,10 +8,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use fencepost_policy::Revision;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::common::{Common, count};
+use super::reading::WALKS_AT_A_TIME;
 use super::scope::Scope;
 use super::shared::Shared;
 use super::tracked::TrackedLock;
@@ -24,6 +26,8 @@ pub(crate) struct Work<S> {
     pub(crate) shared: Arc<Shared>,
     /// Until when each lock is read by a request of its own.
     alone_until: Cell<Option<Instant>>,
+    /// The right to go through a long history.
+    pub(crate) long_walks: Semaphore,
 }
 
 /// Why a quorum read is of no use.
@@ -47,7 +51,12 @@ pub(crate) struct Believed {
 impl<S: LockStore> Work<S> {
     /// The work of a source over that store.
     pub(crate) fn new(shared: Arc<Shared>, store: S) -> Work<S> {
-        Work { store, shared, alone_until: Cell::new(None) }
+        Work {
+            store,
+            shared,
+            alone_until: Cell::new(None),
+            long_walks: Semaphore::new(WALKS_AT_A_TIME),
+        }
     }
 
     pub(crate) fn common(&self) -> &Arc<Common> {

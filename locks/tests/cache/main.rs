@@ -5,6 +5,7 @@ mod batches;
 mod confirming;
 mod denied;
 mod ended;
+mod long_histories;
 mod panics;
 mod regression;
 mod reloads;

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use fencepost_tls::PeerNames;
 use http::HeaderValue;
@@ -104,6 +105,15 @@ impl Connection {
     /// the streams.
     pub fn under_way(&self) -> UnderWay {
         self.activity.under_way()
+    }
+
+    /// Ready when an HTTP/1 client has ended its side while its last request is under way: it does
+    /// not wait for the response. A client that has sent something behind that request does.
+    pub(super) fn poll_client_left(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_last = || self.progress.is_at_end_of(self.requests.get());
+        let waits =
+            self.protocol == Protocol::Http1 && self.activity.count_in_flight() > 0 && is_last();
+        if waits { self.socket.poll_end(cx) } else { Poll::Pending }
     }
 
     /// Whether it has had as many requests as it may have.

@@ -165,6 +165,8 @@ impl TrackedConnection {
 
 impl Drop for TrackedConnection {
     fn drop(&mut self) {
+        // It may be a candidate: evicting it would free nothing.
+        self.entry.state.store(BUSY, Ordering::SeqCst);
         self.idle.open().remove(&self.id);
     }
 }
@@ -207,6 +209,20 @@ mod tests {
             free.send(()).unwrap();
             assert!(poll(evicting).is_ready());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closed_connection_is_no_candidate_any_more() {
+        let (idle, mut tracked) = three().await;
+        let (free, freed) = tokio::sync::oneshot::channel::<()>();
+        let mut evicting = pin!(idle.evict_until(freed));
+        assert!(poll(evicting.as_mut()).is_pending());
+        free.send(()).unwrap();
+        assert!(poll(evicting).is_ready());
+        drop(tracked.remove(1));
+        let mut evicting = pin!(idle.evict_until(std::future::pending::<()>()));
+        assert!(poll(evicting.as_mut()).is_pending());
+        assert_eq!(evicted(&tracked), [0, 1]);
     }
 
     #[tokio::test(start_paused = true)]

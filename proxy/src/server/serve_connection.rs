@@ -215,6 +215,7 @@ where
                 Err(error) if error.is_parse() => End::UnreadHead { is_too_large: error.is_parse_too_large() },
                 Err(_) => End::Dropped,
             },
+            () = poll_fn(|cx| connection.poll_client_left(cx)) => return End::Dropped,
             () = until(|| !leaves && (thread.stage() >= leaves_at || is_spent())) => None,
             () = until(|| {
                 // A response that its client has not read keeps the connection from making room.
@@ -248,7 +249,9 @@ async fn until(is_so: impl Fn() -> bool) {
 fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
-        .half_close(false) // A client that has ended its side has left.
+        // hyper would drop a request whose client half-closes before the service is polled once, and
+        // what a slow reader has yet to get. `drive` looks for the client's end.
+        .half_close(true)
         // Not `pipeline_flush`: with it hyper takes a response's body as fast as the worker gives
         // it, and keeps all that the client does not read.
         .header_read_timeout(None) // `ClientTimeout` tells slow heads from idle connections.

@@ -122,6 +122,18 @@ impl Socket {
         self.shared.stream.borrow_mut().tls_failure()
     }
 
+    /// Ready when the other side has ended. Does not look behind bytes that are unread.
+    pub fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.shared.stream.borrow().transport().poll_readable(cx));
+            match self.news() {
+                News::End => return Poll::Ready(()),
+                News::Bytes => return Poll::Pending,
+                News::Nothing => self.shared.stream.borrow().transport().is_drained(),
+            }
+        }
+    }
+
     fn news(&self) -> News {
         self.shared.stream.borrow_mut().news()
     }

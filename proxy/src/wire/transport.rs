@@ -96,6 +96,24 @@ impl Transport {
         self.socket().peek(&mut [MaybeUninit::uninit()])
     }
 
+    /// Ready when there may be something to read, or the end.
+    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let readable = match &self.connection {
+            Connection::Tcp(stream) => stream.poll_read_ready(cx),
+            Connection::Unix(stream) => stream.poll_read_ready(cx),
+        };
+        readable.map(|_| ()) // A look shows what is wrong.
+    }
+
+    /// Notes that there is nothing to read, so that [`poll_readable`](Self::poll_readable) waits for more.
+    pub(super) fn is_drained(&self) {
+        let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = match &self.connection {
+            Connection::Tcp(stream) => stream.try_io(Interest::READABLE, nothing),
+            Connection::Unix(stream) => stream.try_io(Interest::READABLE, nothing),
+        };
+    }
+
     /// The first byte that is there to be read, which stays there. Waits for it; `None`: the other
     /// side has ended.
     ///

@@ -4,6 +4,8 @@ use fencepost_tests::{
     Answer, Behaviour, Connection, EtcdVersion, Latch, eventually, request, until,
 };
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::fencepost::Route;
 use crate::refusal::assert_refused;
@@ -212,4 +214,16 @@ async fn logs_in_json_are_one_object_a_line() {
     let [line] = refused[..] else { panic!("{log}") };
     assert_has(line, json!({ "reason": "token-missing", "decision": decision }));
     assert!(line["age_ms"].is_u64() && line["waited_ms"].is_u64(), "{line}");
+}
+
+#[tokio::test]
+async fn half_closed_client_gets_an_answer_that_waits_for_nothing() {
+    let scene = Scene::open(EtcdVersion::V3_5, &routes()).await;
+    let mut client = TcpStream::connect(scene.fence.admin).await.unwrap();
+    client.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+    scene.finish().await;
 }

@@ -616,7 +616,7 @@ async fn curl_is_all_a_master_needs() {
         ("target/release/fencepost", env!("CARGO_BIN_EXE_fencepost")),
         ("http://127.0.0.1:2379", &endpoint),
         ("--stamp 127.0.0.1:8081", &format!("--stamp {stamp}")),
-        ("127.0.0.1:8080", &proxy),
+        ("http://127.0.0.1:8080", &proxy),
         ("curl -fsS http://127.0.0.1:8081/jobs", "sh -c 'curl -fsS http://$FENCE_STAMP/jobs'"),
     ];
     let held = at(commands.next().unwrap(), &places);

@@ -32,8 +32,12 @@
 //! # }
 //! ```
 //!
-//! `examples/server` is a whole server over hyper, with a readiness probe: `cargo run --package
-//! fencepost-fence --example server -- http://127.0.0.1:2379 /shards/2/lock 127.0.0.1:8080`.
+//! `examples/server` is a whole server over hyper, with a readiness probe:
+//!
+//! ```sh
+//! cargo run --package fencepost-fence --example server -- http://127.0.0.1:2379 /shards/2/lock 127.0.0.1:8080
+//! ```
+//!
 //! [`Fence::locks_below`] finds the lock in each request; [`LayerBuilder`] has the settings,
 //! [`FenceBuilder`] TLS and users.
 //!

@@ -80,6 +80,9 @@ async fn the_delayed_request_is_on_the_bar_of_its_ended_tenure() {
         assert!(row.contains(shown), "{shown} is not in {row}");
     }
 
+    // The timeline follows the decisions within a second. Fitted before that, it may leave out the dot.
+    page.until_there(&format!("#rows a[data-decision='{id}']")).await;
+
     // Everything in sight, and standing still before any of it has moved out.
     let fit =
         "document.querySelector('#timeline').dispatchEvent(new KeyboardEvent('keydown', { key: 'f', bubbles: true }));

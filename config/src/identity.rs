@@ -203,8 +203,7 @@ mod tests {
             "xspiffe://example.org/shard/1",
             " spiffe://example.org/shard/1",
         ];
-        // Whoever means the same has to write the same: what a URI may be normalised to is not
-        // looked for.
+        // URIs are compared byte for byte, and never normalised.
         let other_spellings = "\
             SPIFFE://example.org/shard/1 | spiffe://EXAMPLE.org/shard/1 | \
             spiffe://example.org:443/shard/1 | spiffe://example.org/shard/. | \

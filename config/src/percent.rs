@@ -42,8 +42,8 @@ fn hex_digit(byte: u8) -> Option<u8> {
 /// - a component `.` or `..`, which some remove together with the component before it. Looked for
 ///   after decoding once, as HTTP has it, and twice, as a worker behind another decoding hop sees
 ///   it; between `/`, and between `\`, which some take for `/`; before `;`, from where some drop
-///   the rest of a component (`..;x=1`); before `?` and `#`, where the path ends for whoever gets
-///   it decoded; with tabs and ends of lines in it, which URL parsers of browsers and of Node.js
+///   the rest of a component (`..;x=1`); before `?` and `#`, where the path ends for a worker
+///   that gets it decoded; with tabs and ends of lines in it, which URL parsers of browsers and of Node.js
 ///   leave out; and with blanks behind it, which Windows leaves out.
 ///
 /// An encoded slash is none of these: it can name something else only where dots stand beside it.

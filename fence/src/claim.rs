@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// Which lock guards requests.
 #[derive(Debug, Clone)]
 pub enum Guard {
-    /// The same for every request.
+    /// One lock guards every request.
     Static(Arc<TrackedLock>),
     /// The one that the request names.
     Templated(TemplatedLocks),
@@ -38,7 +38,7 @@ pub struct Claim {
     pub lock: Arc<TrackedLock>,
 }
 
-/// What the store said of a claim.
+/// The result of a confirming read of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirmed {
     /// The sender holds the lock.

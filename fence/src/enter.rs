@@ -55,7 +55,7 @@ pub trait AtGate {
     /// Called when a request that was held up has entered, or has waited for too long.
     fn wait_ended(&self, _: &mut Self::HeldUp, _: WaitEnd) {}
 
-    /// Called with what the store said of the claim.
+    /// Called with the result of a confirming read.
     fn confirmed(&self, _: Confirmed) {}
 
     /// Records a tenure for later processes, before its first request enters.

@@ -127,7 +127,7 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
     }
     door.open.open();
     drop(running.await.unwrap());
-    // The barrier is open, and those that wait have not been woken yet: whoever comes now queues
+    // The barrier is open, and the waiting requests have not been woken yet. A new request queues
     // behind them.
     let last = log.clone();
     let handler = service_fn(move |request| {

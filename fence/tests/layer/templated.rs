@@ -66,8 +66,7 @@ async fn a_lock_outside_of_the_prefix_is_not_allowed_though_another_layer_of_the
     }
 }
 
-/// What the client is told of a lock that nobody has asked for yet is no other than of one that is
-/// known.
+/// A lock that was never read gets the answer that a known lock gets.
 #[tokio::test]
 async fn where_the_store_went_back_that_is_said_of_a_lock_that_was_never_read_too() {
     let scene = Scene::new();

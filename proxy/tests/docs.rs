@@ -124,6 +124,18 @@ fn sample_files() -> Vec<Config> {
 }
 
 #[test]
+fn the_sample_is_right_with_and_without_its_options() {
+    let sample = document("deploy/fencepost.toml");
+    // An option is a line that has no space behind its "#".
+    let is_option = |line: &str| line.starts_with('#') && !line.starts_with("# ") && line != "#";
+    let with_options = sample.lines().map(|line| if is_option(line) { &line[1..] } else { line });
+    for text in [sample.clone(), with_options.collect::<Vec<_>>().join("\n")] {
+        let read = Config::from_toml("deploy/fencepost.toml", &text);
+        read.unwrap_or_else(|problems| panic!("{problems}"));
+    }
+}
+
+#[test]
 fn limits_that_no_key_sets_are_as_the_reference_has_them() {
     let limits = include_str!("limits.txt").lines().filter(|line| !line.starts_with('#'));
     let limits: Vec<[&str; 3]> =

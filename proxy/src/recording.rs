@@ -42,7 +42,7 @@ pub struct Subject<'a> {
     /// The revision that it presents, be it without an owner.
     pub revision: Option<Revision>,
     /// What helps the client more than the reason's own words.
-    pub detail: Option<&'static str>,
+    pub detail: Option<&'a str>,
 }
 
 impl<'a> Subject<'a> {

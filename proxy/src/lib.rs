@@ -40,6 +40,7 @@ pub mod observe;
 pub mod output;
 pub mod panics;
 pub mod process;
+pub mod ready;
 pub mod recording;
 pub mod refusal;
 pub mod reload;

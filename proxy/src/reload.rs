@@ -53,6 +53,16 @@ pub enum Origin {
     File(ConfigFile),
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Program => f.write_str("the program"),
+            Origin::Flags => f.write_str("the command line"),
+            Origin::File(file) => f.write_str(&file.name()),
+        }
+    }
+}
+
 /// The signals that ask for a reload, and those that other proxies take for one.
 pub struct ReloadSignals {
     hangups: Signals,

@@ -3,11 +3,79 @@
 use fencepost_tests::{EtcdVersion, Response};
 use serde_json::Value;
 
-use crate::fencepost::Route;
+use crate::cli::{Ran, Written, fencepost};
+use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Scene};
 
 const VERSION: EtcdVersion = EtcdVersion::V3_5;
+
+#[tokio::test]
+async fn start_is_one_block_in_the_log() {
+    let scene = Scene::open(VERSION, &[Route::k()]).await;
+    scene.fence.until_log(" ready").await;
+    let (log, file) = (scene.fence.log(), scene.fence.file());
+    let says = |text: &str| log.find(text).unwrap_or_else(|| panic!("{text} in {log}"));
+    let version = format!("fencepost {} (commit ", env!("CARGO_PKG_VERSION"));
+    let page = format!("admin listening address={0} page=\"http://{0}/\"", scene.fence.admin);
+    let places = [
+        says(&version),
+        says(&format!("configuration={:?}", file.display().to_string())),
+        says(" listening address="),
+        says(&page),
+        says(" ready\n"),
+    ];
+    assert!(places.is_sorted(), "{places:?}: {log}");
+    let Ran { stdout, .. } = fencepost("--version").await.ended(0);
+    let (_, kind) = stdout.trim_end().rsplit_once(", ").unwrap();
+    assert!(stdout.starts_with(&version) && kind.ends_with(" build)"), "{stdout}");
+    for metric in ["process_threads", "process_open_fds", "process_resident_memory_bytes"] {
+        assert!(scene.fence.metric(metric).await > 0.0, "{metric}");
+    }
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn ready_says_whether_the_running_process_is() {
+    let scene = Scene::open(VERSION, &[Route::k()]).await;
+    let admin = scene.fence.admin;
+    for url in [format!("http://{admin}"), admin.to_string()] {
+        let Ran { stdout, .. } = fencepost(format!("ready {url}")).await.ended(0);
+        assert_eq!(stdout, "ready\n");
+    }
+    // No lock has been read yet.
+    let unread =
+        Config::new(&["http://127.0.0.1:1".to_owned()], "http://127.0.0.1:1", &[Route::k()]);
+    let unread = Fencepost::launch(&unread).await;
+    let Ran { stderr, .. } = fencepost(format!("ready http://{}", unread.admin)).await.ended(1);
+    assert_eq!(stderr, "fencepost: not ready: locks have not been read yet from: main\n");
+    let Ran { stderr, .. } = fencepost("ready http://127.0.0.1:1").await.ended(1);
+    assert!(stderr.contains("http://127.0.0.1:1 cannot be asked: Connection refused"), "{stderr}");
+    let worker = scene.worker.endpoint().to_string();
+    let Ran { stderr, .. } = fencepost(format!("ready {worker}")).await.ended(1);
+    assert!(stderr.contains("answered 200 OK: it is no admin listener"), "{stderr}");
+    // By the file of the process.
+    let socket = Written::new("");
+    let address = format!("unix:{}", socket.place("admin.sock"));
+    let toml = scene.config.toml().replacen("127.0.0.1:0", &address, 1);
+    socket.write(&toml);
+    let Ran { stderr, .. } = socket.ask("ready").await.ended(1);
+    assert!(stderr.contains(&format!("{address} cannot be asked: No such file")), "{stderr}");
+    fencepost("ready ftp://127.0.0.1").await.ended(64);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn mistyped_command_suggests_no_internal_one() {
+    for (mistyped, suggested) in [("hold-watchdo", false), ("hold-star", false), ("chek", true)] {
+        let Ran { stderr, .. } = fencepost(mistyped).await.ended(64);
+        assert!(!stderr.contains("hold-watchdog") && !stderr.contains("hold-start"), "{stderr}");
+        assert!(!suggested || stderr.contains("'check'"), "{stderr}");
+    }
+    let Ran { stdout, .. } = fencepost("completions bash").await.ended(0);
+    assert!(stdout.contains("completions") && !stdout.contains("hold-watchdog"), "{stdout}");
+    fencepost("completions tcsh").await.ended(64);
+}
 
 #[tokio::test]
 async fn lock_not_allowed_says_which_segment_and_route() {

@@ -30,7 +30,7 @@ pub mod gate;
 pub mod generation;
 pub mod identity;
 mod in_place;
-mod layout_hint;
+pub mod layout_hint;
 pub mod let_past;
 pub mod lock_sources;
 pub mod log_throttle;

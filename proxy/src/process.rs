@@ -10,6 +10,7 @@ use fencepost_policy::Rejection;
 use tokio::sync::watch;
 
 use crate::access_log::Closing;
+use crate::layout_hint::LayoutHints;
 use crate::lock_sources::LockSources;
 use crate::log_throttle::LogThrottle;
 use crate::logging::Lost;
@@ -31,6 +32,8 @@ pub struct Process {
     pub identities: Identities,
     /// Which refusals are logged.
     pub log: LogThrottle,
+    /// Which locks may have another layout than their routes say.
+    pub layout_hints: Arc<LayoutHints>,
     /// What operators can look at; `None` without an admin listener.
     pub observations: Option<Arc<Observations>>,
     /// What the decisions say of a request that has no route.
@@ -83,6 +86,7 @@ impl Process {
             tls_files,
             metrics,
             log: LogThrottle::new(),
+            layout_hints: Arc::default(),
             observations,
             unrouted_label: Arc::new(RouteLabel::unrouted()),
             memory,

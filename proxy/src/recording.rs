@@ -160,6 +160,12 @@ impl RequestContext {
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
+        // As rarely as it is logged.
+        if let (Some(_), Some(Rejection::NoOwner), Some(lock)) =
+            (left_out, outcome.rejection(), subject.tracked)
+        {
+            process.layout_hints.suspect(lock);
+        }
         let like = Likeness {
             outcome,
             route: self.label(),

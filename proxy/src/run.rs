@@ -282,6 +282,7 @@ impl Running<'_> {
         tokio::select! {
             () = shutdown => {}
             () = readiness => unreachable!("looking at it never ends"),
+            () = process.layout_hints.keep_looking(&process.sources) => {}
             () = remembering => {}
             () = collecting() => {}
             () = process.tls_files.keep_looking() => {}

@@ -32,6 +32,7 @@ impl Admin {
             "generation": generation.number,
             "file_rejected": generation.process.metrics.config_rejected(),
             "state_dir_failing": generation.process.state_dir_fails(),
+            "layout_hints": generation.process.layout_hints.to_json(),
             "refused_lately": {
                 "seconds": SPAN.as_secs(),
                 "reject": by_reason(|reason| lately.refused[reason as usize]),

@@ -1,12 +1,13 @@
 //! What a new user meets: the first lines of the log, whether it is ready, what mistakes are told.
 
-use fencepost_tests::{EtcdVersion, Response};
-use serde_json::Value;
+use fencepost_tests::{Etcd, EtcdVersion, Response, Worker, eventually};
+use serde_json::{Value, json};
 
 use crate::cli::{Ran, Written, fencepost};
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Scene};
+use crate::store::Layout;
 
 const VERSION: EtcdVersion = EtcdVersion::V3_5;
 
@@ -93,4 +94,77 @@ async fn lock_not_allowed_says_which_segment_and_route() {
 fn detail(answer: &Response) -> String {
     let body: Value = serde_json::from_str(&answer.text()).unwrap();
     body["detail"].as_str().unwrap().to_owned()
+}
+
+/// Every request was refused as `no-owner`, and nobody was told why.
+#[tokio::test]
+async fn wrong_layout_is_told_by_the_running_process() {
+    let routes = [
+        Route::new("enforced", "/k/", r#"key = "/k""#),
+        Route::new("watched", "/w/{w}/", r#"key = "/w/{w}""#).with(r#"mode = "shadow""#),
+    ];
+    let scene = Scene::open(VERSION, &routes).await;
+    let session = scene.store.session("shard-1").await;
+    // As `etcdctl lock` does.
+    let held = scene.store.acquire(Layout::Mutex, "/k", &session).await;
+    scene.store.acquire(Layout::Mutex, "/w/1", &session).await;
+    let free = scene.send(Ask::post("/w/2/").token("shard-1", "1")).await;
+    assert_eq!(free.status, 200);
+    for path in ["/k/", "/w/1/"] {
+        scene.send(Ask::post(path).under(&held.tenure)).await;
+    }
+    for lock in ["/k", "/w/1"] {
+        let hint = format!(
+            "nobody holds it, but there is 1 key below {lock}/: etcdctl lock keeps its locks so (layout = \"mutex\")"
+        );
+        let found = eventually("the lock has a hint", async || {
+            let told = scene.fence.admin_json(&format!("/locks/{lock}")).await;
+            told["hint"].as_str().map(str::to_owned)
+        })
+        .await;
+        assert!(found.starts_with(&hint), "{found}");
+        scene.fence.has_logged(&format!("requests are refused as no-owner: {hint}"));
+        let text = scene.fence.admin("GET", "/shadow?format=text").await.text();
+        assert!(text.contains(&format!("Lock {lock} of source main: {hint}")), "{text}");
+    }
+    let hints = scene.fence.admin_json("/routes").await["layout_hints"].clone();
+    assert_eq!(hints.as_array().map(Vec::len), Some(2), "no hint for /w/2: {hints}");
+    let all = scene.fence.admin_json("/locks").await["sources"][0]["locks"].clone();
+    let of = |key: &str| {
+        all.as_array().unwrap().iter().find(|lock| lock["key"] == key).unwrap()["hint"].clone()
+    };
+    assert!(of("/k").is_string() && of("/w/2") == json!(null), "{all}");
+    let logged = scene.fence.log().matches("requests are refused as no-owner").count();
+    assert_eq!(logged, 2, "once per lock and minute");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn check_names_the_layout_of_templated_locks() {
+    let etcd = Etcd::start(VERSION).await;
+    let (store, worker) = (crate::store::Store::of(&etcd).await, Worker::start().await);
+    store.put("/queued/7/694d", "").await;
+    store.put("/plain/7", "shard-1").await;
+    store.put("/right/7", "shard-1").await;
+    let route = |name: &str, layout: &str| {
+        let lock = format!("key = \"/{name}/{{n}}\", layout = \"{layout}\"");
+        Route::new(name, &format!("/{name}/{{n}}/"), &lock)
+    };
+    let routes = [
+        route("queued", "key"),
+        route("plain", "mutex"),
+        route("right", "key"),
+        route("empty", "key"),
+    ];
+    let file = Written::new(&Config::of(&etcd, &worker, &routes).toml());
+    let Ran { stdout, .. } = file.ask("check --live").await.ended(0);
+    let warnings: Vec<&str> =
+        stdout.lines().filter(|line| line.starts_with("warning: route")).collect();
+    let expected = [
+        "warning: route queued: no key is like /queued/{n}, but /queued/7/694d is below one: etcdctl lock keeps its locks so \
+         (layout = \"mutex\"), and etcdctl elect (layout = \"election\")",
+        "warning: route plain: nothing is below a key like /plain/{n}, where layout = \"mutex\" has its keys, but /plain/7 itself is \
+         there (layout = \"key\")",
+    ];
+    assert_eq!(warnings, expected, "{stdout}");
 }

@@ -194,6 +194,10 @@ async fn the_stage_stays_and_its_commands_work() {
     })
     .await;
     assert_told(&log);
+    assert!(
+        log.starts_with("  The page of this fencepost, in a browser: http://127.0.0.1:"),
+        "{log}"
+    );
 
     let printed_by = async |hint: &str| {
         let (_, after) =

@@ -78,16 +78,16 @@ impl LayoutHints {
         json!(hints)
     }
 
-    /// Looks at the locks that requests were refused for, and logs what it finds: once per lock and
-    /// minute. Never ends.
+    /// Looks at the locks that requests were refused for, once per lock and minute, and logs what it
+    /// finds. Looks again for as long as it finds something. Never ends.
     pub(crate) async fn keep_looking(&self, sources: &LockSources) {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            for (source, key) in self.due() {
+            for ((source, key), refused) in self.due() {
                 let hint = look(sources, &source, &key).await;
-                if let Some(hint) = &hint {
+                if let Some(hint) = hint.as_ref().filter(|_| refused) {
                     tracing::warn!(source, lock = %key, "requests are refused as no-owner: {hint}");
                 }
                 let suspect = Suspect { looked_at: Some(Instant::now()), refused: false, hint };
@@ -96,15 +96,16 @@ impl LayoutHints {
         }
     }
 
-    /// The locks to look at now. Forgets those that no request was refused for lately.
-    fn due(&self) -> Vec<(String, LockKey)> {
+    /// The locks to look at now, and whether requests were refused since the last look. Forgets
+    /// those with neither a hint nor a refusal.
+    fn due(&self) -> Vec<((String, LockKey), bool)> {
         let is_fresh = |suspect: &Suspect| {
             suspect.looked_at.is_some_and(|looked_at| looked_at.elapsed() < FRESH_FOR)
         };
         let mut locks = self.lock();
-        locks.retain(|_, suspect| is_fresh(suspect) || suspect.refused);
+        locks.retain(|_, suspect| is_fresh(suspect) || suspect.refused || suspect.hint.is_some());
         let due = locks.iter().filter(|(_, suspect)| !is_fresh(suspect));
-        due.map(|(place, _)| place.clone()).collect()
+        due.map(|(place, suspect)| (place.clone(), suspect.refused)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, LockKey), Suspect>> {

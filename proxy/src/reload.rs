@@ -219,8 +219,11 @@ impl Reloader {
         if let Origin::File(file) = &self.origin
             && file.is_news(content)
         {
-            let rejected = matches!(outcome, Outcome::Rejected(_));
-            self.in_force.now().process.metrics.set_config_rejected(rejected);
+            let problems = match &outcome {
+                Outcome::Rejected(problems) => problems.clone(),
+                Outcome::Applied { .. } | Outcome::Unchanged { .. } => Vec::new(),
+            };
+            self.in_force.now().process.set_rejection(problems);
         }
         self.conclude(cause, outcome)
     }

@@ -198,6 +198,7 @@ pub async fn run<S: Future<Output = ()>>(
         streams: Arc::default(),
         log,
         reloads,
+        configuration: Arc::clone(&configuration),
     };
     let admin_server = serve_admin(admin_listeners, reloader.in_force(), admin)?;
     // Last of all that may fail: what fails before leaves everything as the last process left it.
@@ -375,13 +376,24 @@ struct AdminShare {
     streams: Arc<AtomicUsize>,
     log: Option<LogControl>,
     reloads: Reloads,
+    configuration: Arc<str>,
 }
 
 impl AdminShare {
     fn admin(&self, in_force: ActiveConfig) -> Admin {
-        let AdminShare { connections, leaving, observations, streams, log, reloads } = self.clone();
-        let generation = in_force.now();
-        Admin { generation, in_force, connections, leaving, observations, streams, log, reloads }
+        let AdminShare { connections, leaving, observations, streams, log, reloads, configuration } =
+            self.clone();
+        Admin {
+            generation: in_force.now(),
+            in_force,
+            connections,
+            leaving,
+            observations,
+            streams,
+            log,
+            reloads,
+            configuration,
+        }
     }
 }
 

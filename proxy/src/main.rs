@@ -218,7 +218,7 @@ fn is_ready(settings: ReadySettings) -> Result<(), Failed> {
         Some(path) => with_file(path, |config, _| AdminPlace::of(&config).map_err(Failed::Usage))?,
         None => AdminPlace::parse(&settings.url).map_err(Failed::Usage)?,
     };
-    block_on(async move { Ok(ready::ask(&place).await?) })?;
+    block_on(ready::ask(&place))?;
     Ok(())
 }
 

@@ -6,8 +6,10 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 COPY . .
+# What `--version` shows: `docker build --build-arg COMMIT=$(git rev-parse --short=12 HEAD)`. The history is not in the image.
+ARG COMMIT=unknown
 # Symbols would be most of the image.
-ENV CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=symbols
+ENV FENCEPOST_COMMIT=$COMMIT CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=symbols
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/build/target \
     cargo build --locked --release --package fencepost \
     && cp target/release/fencepost / \
@@ -22,6 +24,8 @@ COPY --from=build /fencepost /usr/local/bin/fencepost
 COPY --from=build --chown=nonroot:nonroot /state /var/lib/fencepost
 USER nonroot
 EXPOSE 8080
+HEALTHCHECK --interval=5s --timeout=5s --start-period=30s \
+    CMD ["/usr/local/bin/fencepost", "ready", "--config", "/etc/fencepost/fencepost.toml"]
 # SIGTERM lets requests finish. `docker stop` waits 10 s for that: give it more (`--time 40`).
 ENTRYPOINT ["/usr/local/bin/fencepost"]
 CMD ["serve", "--config", "/etc/fencepost/fencepost.toml"]

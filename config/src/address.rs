@@ -20,7 +20,10 @@ pub enum Address {
 impl Address {
     /// Reads `127.0.0.1:8080`, `[::1]:8080`, `unix:/path` or `systemd:NAME`. Host names are
     /// refused: what they mean may change.
-    pub(crate) fn parse(text: &str) -> Result<Address, String> {
+    ///
+    /// # Errors
+    /// If it is something else, with what to write instead where that can be guessed.
+    pub fn parse(text: &str) -> Result<Address, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix_path(path).map(Address::Unix);
         }
@@ -28,7 +31,7 @@ impl Address {
             return socket_name(name).map(Address::Systemd);
         }
         let forms = r#""ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME""#;
-        text.parse().map(Address::Tcp).map_err(|_| must_be(forms, text))
+        text.parse().map(Address::Tcp).map_err(|_| must_be(forms, text) + &spelling(text))
     }
 
     /// Whether two sockets on these addresses would meet. Two ports that the system chooses never
@@ -37,6 +40,25 @@ impl Address {
         let (Address::Tcp(one), Address::Tcp(other)) = (self, other) else { return self == other };
         let is_one_port = one.port() == other.port() && one.port() != 0;
         is_one_port && shares_hosts(one.ip(), other.ip()) && !are_on_two_links(one, other)
+    }
+}
+
+/// What to write instead of an address that only people understand. `:8080` is every address to
+/// some programs and one to others, so that it is not taken for either.
+fn spelling(text: &str) -> String {
+    let bare = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let bare = bare.unwrap_or(text).trim_end_matches('/');
+    let (host, port) = bare.rsplit_once(':').unwrap_or(("", bare));
+    let Ok(port) = port.parse::<u16>() else { return String::new() };
+    match host {
+        "" | "*" => format!(
+            ": write \"127.0.0.1:{port}\" for this machine alone, \"0.0.0.0:{port}\" for every IPv4 address"
+        ),
+        "localhost" => format!(": write \"127.0.0.1:{port}\""),
+        _ if bare.parse::<SocketAddr>().is_ok() => format!(": write {bare:?}"),
+        _ if host.parse::<Ipv6Addr>().is_ok() => format!(": write \"[{host}]:{port}\""),
+        _ if host_name(host).is_some() => ": write an IP address in place of the name".to_owned(),
+        _ => String::new(),
     }
 }
 
@@ -116,12 +138,13 @@ impl HostPort {
     }
 
     /// Reads `http://host:port` or `https://host:port`, the address of a member of the lock store,
-    /// and whether it is the latter.
+    /// and whether it is the latter. Without a scheme it is the former, as etcdctl has it.
     pub(crate) fn parse_endpoint(text: &str) -> Result<(bool, HostPort), String> {
         let (is_secure, rest) = match text.split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),
-            _ => {
+            None => (false, text),
+            Some(_) => {
                 let forms = r#""http://host:port" or "https://host:port""#;
                 return Err(must_be(forms, &without_login(text)));
             }
@@ -210,6 +233,17 @@ mod tests {
             unix:/a\0 | 127.0.0.1:65536 | ";
         for text in texts.split(" | ") {
             assert!(Address::parse(text).is_err(), "{text:?}");
+        }
+        for (text, write) in [
+            ("8080", r#"write "127.0.0.1:8080" for this machine alone, "0.0.0.0:8080" for"#),
+            (":8080", r#"write "127.0.0.1:8080" for this machine alone, "0.0.0.0:8080" for"#),
+            ("localhost:80", r#"write "127.0.0.1:80""#),
+            ("http://[::1]:80/", r#"write "[::1]:80""#),
+            ("::1:80", r#"write "[::1]:80""#),
+            ("worker:80", "write an IP address in place of the name"),
+        ] {
+            let problem = Address::parse(text).unwrap_err();
+            assert!(problem.contains(write), "{problem}");
         }
         assert!(Address::parse(&format!("unix:/{}", "p".repeat(106))).is_ok());
         assert!(Address::parse(&format!("unix:/{}", "p".repeat(107))).is_err());

@@ -144,7 +144,7 @@ mod tests {
                        have a certificate can ask; dangerous_unprotected = true lets anybody";
         for (flag, value, problem) in [
             ("--listen", None, "missing: at least one address where requests are accepted"),
-            ("--listen", Some("8080"), &format!("{address}, not \"8080\"")),
+            ("--listen", Some("unix"), &format!("{address}, not \"unix\"")),
             (
                 "--etcd",
                 None,

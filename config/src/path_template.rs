@@ -137,6 +137,39 @@ impl PathTemplate {
         PathMatch::Yes(captures)
     }
 
+    /// Which segment of a path is why [`PathTemplate::matches`] has [`PathMatch::BadCapture`], and
+    /// what to write instead.
+    pub(crate) fn why_bad(&self, path: &str) -> String {
+        let written = path.strip_prefix('/').unwrap_or(path).split('/');
+        let mut segments = self.segments.iter().zip(written);
+        let Some((segment, written)) = segments
+            .find(|(segment, written)| matches!(segment.compare(written), Comparison::Unclear))
+        else {
+            return "The path can be read in two ways.".to_owned();
+        };
+        let is_unclear = decoded(written).any(|byte| KINDS[usize::from(byte)] & UNCLEAR != 0);
+        match segment {
+            _ if written.is_empty() => {
+                "The path has an empty segment: write one slash in place of two.".to_owned()
+            }
+            Segment::Capture(name) => format!(
+                "The segment {} of the path stands for {{{name}}}: write it with A-Z, a-z, 0-9, \".\", \"_\", \"~\" and \"-\" alone.",
+                shown_segment(written)
+            ),
+            Segment::Literal { .. } if is_unclear => format!(
+                "The segment {} of the path can be read in two ways: write it without slash, backslash, \";\", \"%\", \"?\", \"#\" and \
+                 control characters, encoded ones too.",
+                shown_segment(written)
+            ),
+            Segment::Literal { text, .. } => {
+                format!(
+                    "The segment {} of the path has to be written {text:?}.",
+                    shown_segment(written)
+                )
+            }
+        }
+    }
+
     /// Whether no path reaches a route with the other template, if this one is asked first.
     pub(crate) fn covers(&self, other: &PathTemplate) -> bool {
         let (mine, others) = (&self.segments, &other.segments);
@@ -172,6 +205,15 @@ impl PathTemplate {
 impl fmt::Display for PathTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.written)
+    }
+}
+
+/// A segment of a path in quotes; of a long one, its beginning.
+pub(crate) fn shown_segment(segment: &str) -> String {
+    const LETTERS_MAX: usize = 64;
+    match segment.char_indices().nth(LETTERS_MAX) {
+        Some((end, _)) => format!("{:?}…", &segment[..end]),
+        None => format!("{segment:?}"),
     }
 }
 

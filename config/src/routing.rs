@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use crate::captures::Captures;
 use crate::config::Config;
-use crate::path_template::{PathMatch, PathTemplate};
+use crate::path_template::{PathMatch, PathTemplate, shown_segment};
 use crate::percent::{is_ambiguous, names_a_host};
 use crate::route::Route;
 use crate::routes::Routes;
@@ -46,6 +46,12 @@ impl Config {
         self.routes.first_that_takes(host, path, self.routes.that_may_take(path))
     }
 
+    /// Why [`Config::route`] refuses a path as `lock-not-allowed`: which segment, on which route, and
+    /// what to write instead.
+    pub fn why_not_allowed(&self, host: Option<&str>, path: &str) -> String {
+        self.routes.why_not_allowed(host, path)
+    }
+
     /// Whether the host of a request decides if it is fenced.
     ///
     /// # Contract
@@ -84,6 +90,34 @@ impl Routes {
             }
         }
         Routing::NoRoute
+    }
+}
+
+impl Routes {
+    fn why_not_allowed(&self, host: Option<&str>, path: &str) -> String {
+        if is_ambiguous(path) {
+            let is_ambiguous = |segment: &&str| is_ambiguous(&format!("/{segment}"));
+            let segment = path.split('/').find(is_ambiguous).unwrap_or(path);
+            return format!(
+                "The segment {} of the path can be read in two ways: write the path without \".\" and \"..\", and \"%\" as \"%25\".",
+                shown_segment(segment)
+            );
+        }
+        if self.fences_by_host && names_a_host(path) {
+            return "The path begins with two slashes, as another host's does: begin it with one."
+                .to_owned();
+        }
+        let host = host.map(without_port);
+        let mut taking = self
+            .that_may_take(path)
+            .map(|index| &self[index])
+            .filter(|route| route.serves(|| host));
+        let bad =
+            taking.find(|route| route.path.matches_unambiguous(path) == PathMatch::BadCapture);
+        bad.map_or_else(String::new, |Route { name, path: template, .. }| {
+            let why = template.why_bad(path);
+            format!("{why} Route {name:?} takes paths like {:?}.", template.as_str())
+        })
     }
 }
 
@@ -269,6 +303,41 @@ mod tests {
         for path in ["/files/a%2fb", "/files//x", "/files/;v=1", "/files/a%20b"] {
             check(&config, None, path, "files");
         }
+    }
+
+    #[test]
+    fn refused_path_is_told_segment_route_and_spelling() {
+        let config = config(&format!("host = \"h\"\n{GUARDED}"));
+        for (path, told) in [
+            (
+                "/files/%2e%2e/x",
+                r#"The segment "%2e%2e" of the path can be read in two ways: write the path without "." and"#,
+            ),
+            ("/files/%", r#"The segment "%" of"#),
+            (
+                "/shards/a%20b/",
+                r#"The segment "a%20b" of the path stands for {shard}: write it with A-Z, a-z"#,
+            ),
+            (
+                "/shards//",
+                "has an empty segment: write one slash in place of two. Route \"shards\" takes paths like \"/shards/{shard}/\".",
+            ),
+            (
+                "/Shards/2/",
+                r#"The segment "Shards" of the path has to be written "shards". Route "shards" takes"#,
+            ),
+            (
+                "/shards%3bx/2/",
+                r#"The segment "shards%3bx" of the path can be read in two ways: write it without slash,"#,
+            ),
+            ("/\\h/x", "begins with two slashes"),
+        ] {
+            check(&config, Some("h"), path, "lock-not-allowed");
+            let why = config.why_not_allowed(Some("h"), path);
+            assert!(why.contains(told), "{path}: {why}");
+        }
+        let long = format!("/shards/{}%20/", "x".repeat(10_000));
+        assert!(config.why_not_allowed(Some("h"), &long).len() < 400);
     }
 
     #[test]

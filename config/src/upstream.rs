@@ -162,7 +162,15 @@ pub(crate) fn parse_url(text: &str) -> Result<(UpstreamAddress, Scheme), String>
             }
         }
     }
-    Err(must_be(FORMS, &without_login(text)))
+    let mut problem = must_be(FORMS, &without_login(text));
+    let host_port = match text.strip_prefix(':') {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    if let Ok(host_port) = HostPort::parse(&host_port) {
+        problem += &format!(": write \"http://{host_port}\"");
+    }
+    Err(problem)
 }
 
 #[cfg(test)]

@@ -76,9 +76,8 @@ pub struct Refusal<'a> {
     pub stale_status: StatusCode,
     /// When to try again, where that helps, in seconds.
     pub retry_after: u64,
-    /// A sentence that helps more than the reason's own, where there is one: text that JSON has as
-    /// it is.
-    pub detail: Option<&'static str>,
+    /// A sentence that helps more than the reason's own, where there is one.
+    pub detail: Option<&'a str>,
 }
 
 impl Refusal<'_> {
@@ -107,7 +106,7 @@ impl Refusal<'_> {
         let text = match self.detail {
             None => &PROBLEMS[self.reason as usize],
             Some(detail) => {
-                written = ProblemText::new(self.reason, detail);
+                written = ProblemText::new(self.reason, &json_text(detail));
                 &written
             }
         };
@@ -273,9 +272,10 @@ mod tests {
 
     #[test]
     fn a_sentence_that_helps_more_stands_in_place_of_the_reasons_own() {
-        for (detail, told) in
-            [(Some("Look there."), "Look there."), (None, explanation(Rejection::NoOwner).1)]
-        {
+        for (detail, told) in [
+            (Some("Look \"there\"."), "Look \"there\"."),
+            (None, explanation(Rejection::NoOwner).1),
+        ] {
             let (reason, stale_status) = (Rejection::NoOwner, StatusCode::CONFLICT);
             let refusal = Refusal {
                 reason,

@@ -190,13 +190,15 @@ fn is_secure(endpoint: &str) -> bool {
     endpoint.starts_with("https://")
 }
 
-/// The endpoint of that name. A slash at its end says no more than none (RFC 3986, section 6.2.3).
+/// The endpoint of that name. A slash at its end says no more than none (RFC 3986, section 6.2.3);
+/// without a scheme it is `http`, as for etcdctl.
 fn endpoint(text: &str) -> Option<String> {
     let text = text.strip_suffix('/').unwrap_or(text);
-    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
+    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let authority = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     authority.parse::<http::uri::Authority>().ok()?.port_u16()?;
     // Who is in front of an `@` would not be logged in.
-    (!text.contains('@')).then(|| text.to_owned())
+    (!url.contains('@')).then_some(url)
 }
 
 /// An address as it may be shown: what is in front of an `@` is a name and a password, often
@@ -233,14 +235,15 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_has_a_scheme_a_host_and_a_port() {
+    fn an_endpoint_has_a_host_and_a_port() {
         for right in ["http://127.0.0.1:2379", "https://etcd.example:2379", "http://[::1]:2379"] {
             for written in [right.to_owned(), format!("{right}/")] {
                 assert_eq!(checked(&[written]).unwrap(), [right]);
             }
         }
+        assert_eq!(checked(&["127.0.0.1:2379".to_owned()]).unwrap(), ["http://127.0.0.1:2379"]);
         for wrong in [
-            "127.0.0.1:2379",
+            "127.0.0.1",
             "http://127.0.0.1",
             "ftp://h:1",
             "http://h:1/path",

@@ -60,6 +60,8 @@ pub struct Admin {
     pub log: Option<LogControl>,
     /// Has the configuration read again.
     pub reloads: Reloads,
+    /// Where the configuration comes from.
+    pub configuration: Arc<str>,
 }
 
 impl Admin {

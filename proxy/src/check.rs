@@ -79,7 +79,12 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         failures += 1;
     }
     for (route, in_force) in config.routes.iter().zip(&routes) {
-        let Some(Guard::Static(lock)) = &in_force.guard else { continue };
+        let Some(Guard::Static(lock)) = &in_force.guard else {
+            if let Some(hint) = templates_hint(&process, config, route).await {
+                print(format_args!("warning: route {}: {hint}", route.name))?;
+            }
+            continue;
+        };
         let described = lock.describe(Instant::now());
         failures += usize::from(described.as_of.is_none() || described.problem.is_some());
         print(format_args!("route {}: {}", route.name, lock_line(&described)))?;
@@ -116,6 +121,13 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         bail!("{failures} of these did not answer as they should");
     }
     Ok(())
+}
+
+/// What may be wrong with the layout of a route's templated locks.
+async fn templates_hint(process: &Process, config: &Config, route: &Route) -> Option<String> {
+    let lock = route.mode.lock()?;
+    let store = process.sources.etcd(&config.sources[lock.source].name)?;
+    layout_hint::hint_of_template(&store, lock).await
 }
 
 /// Waits until every lock of the source was read or the deadline has come.

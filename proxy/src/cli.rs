@@ -4,15 +4,26 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use fencepost_config::Flags;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use fencepost_config::{Address, Flags};
 use fencepost_hold::command::HoldSettings;
+
+/// What `--version` shows: which version, of which commit, built how.
+pub(crate) const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("FENCEPOST_COMMIT"),
+    ", ",
+    env!("FENCEPOST_BUILD"),
+    " build)"
+);
 
 /// A reverse proxy that lets a request through only while its sender still holds the lock.
 #[derive(Debug, Parser)]
 #[command(
     name = "fencepost",
-    version,
+    version = VERSION,
     about,
     long_about = "A reverse proxy that lets a request through only while its sender still holds the lock.\n\n\
         Leader election and leases cannot stop a paused master from waking up and writing: the write may already be on \
@@ -120,8 +131,35 @@ pub enum Command {
     /// Hold a lock for as long as a command runs, and end the command before the lock can be lost.
     #[command(after_help = HOLD_HELP)]
     Hold(Box<HoldSettings>),
+    /// Is a running fencepost ready for requests? Exits 0 if it is, 1 if it is not.
+    #[command(
+        after_help = "Asks /readyz of the admin listener, for health checks of containers, scripts and probes. Says why not on standard \
+            error.\n\n  fencepost ready\n  fencepost ready http://127.0.0.1:9901\n  fencepost ready -c fencepost.toml"
+    )]
+    Ready(ReadySettings),
+    /// Print what completes commands and options in a shell.
+    #[command(
+        after_help = "  fencepost completions bash > /usr/share/bash-completion/completions/fencepost\n  \
+            fencepost completions zsh > /usr/share/zsh/vendor-completions/_fencepost\n  \
+            fencepost completions fish > /usr/share/fish/vendor_completions.d/fencepost.fish"
+    )]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// The script that completes commands and options in that shell.
+pub fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "fencepost", &mut script);
+    script
+}
+
+/// What `hold` runs this program as. No help names these, and no mistyped command is taken for one.
+#[derive(Debug, Parser)]
+pub enum HoldPart {
     /// The second process of `hold`.
-    #[command(hide = true)]
     HoldWatchdog {
         /// The first one.
         holder: i32,
@@ -129,7 +167,6 @@ pub enum Command {
         others: Vec<i32>,
     },
     /// What becomes the command of `hold`.
-    #[command(hide = true)]
     HoldStart {
         /// What it waits for.
         gate: PathBuf,
@@ -137,6 +174,14 @@ pub enum Command {
         #[arg(required = true, trailing_var_arg = true)]
         command: Vec<OsString>,
     },
+}
+
+impl HoldPart {
+    /// Whether the arguments of this process are those of a part.
+    pub fn is_asked_for() -> bool {
+        let name = std::env::args_os().nth(1).unwrap_or_default();
+        HoldPart::command().get_subcommands().any(|part| name == part.get_name())
+    }
 }
 
 /// What `hold` does, for who knows `flock`.
@@ -273,6 +318,17 @@ pub struct Question {
     pub json: bool,
 }
 
+/// Which process to ask.
+#[derive(Debug, Clone, Args)]
+pub struct ReadySettings {
+    /// The configuration file (TOML) of the process, which says where its admin listener is.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "url")]
+    pub config: Option<PathBuf>,
+    /// Its admin listener: "http://127.0.0.1:9901" or "unix:/run/fencepost/admin.sock".
+    #[arg(value_name = "URL", default_value = "http://127.0.0.1:9901")]
+    pub url: String,
+}
+
 /// How to play the story.
 #[derive(Debug, Clone, Args)]
 pub struct DemoSettings {
@@ -280,7 +336,7 @@ pub struct DemoSettings {
     #[arg(long, value_name = "URL", value_parser = etcd_url)]
     pub etcd: Option<String>,
     /// Where the proxy listens; port 0 takes any free port.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = tcp_address)]
     pub listen: SocketAddr,
     /// Keep the proxy, the worker and the lock running at the end, to look around; Ctrl-C ends it.
     #[arg(long)]
@@ -290,9 +346,17 @@ pub struct DemoSettings {
 /// Takes what `endpoints` of a source takes.
 fn etcd_url(text: &str) -> Result<String, String> {
     let text = text.strip_suffix('/').unwrap_or(text);
-    let authority = text.strip_prefix("http://").map(str::parse::<http::uri::Authority>);
-    match authority {
-        Some(Ok(authority)) if authority.port_u16().is_some() => Ok(text.to_owned()),
-        Some(_) | None => Err("must be \"http://host:port\"".to_owned()),
+    let authority = text.strip_prefix("http://").unwrap_or(text);
+    match authority.parse::<http::uri::Authority>() {
+        Ok(authority) if authority.port_u16().is_some() => Ok(format!("http://{authority}")),
+        Ok(_) | Err(_) => Err("must be \"http://host:port\"".to_owned()),
+    }
+}
+
+/// Takes what `address` of a listener takes, but for what is no TCP address.
+fn tcp_address(text: &str) -> Result<SocketAddr, String> {
+    match Address::parse(text)? {
+        Address::Tcp(address) => Ok(address),
+        Address::Unix(_) | Address::Systemd(_) => Err("must be \"ip:port\"".to_owned()),
     }
 }

@@ -45,7 +45,7 @@ macro_rules! asset {
 }
 
 /// All of the dashboard.
-pub static ASSETS: [Asset; 22] = [
+pub static ASSETS: [Asset; 23] = [
     asset!("index.html", HTML, "/"),
     asset!("app.css", CSS),
     asset!("app.js", JAVASCRIPT),
@@ -67,6 +67,7 @@ pub static ASSETS: [Asset; 22] = [
     asset!("timeline.js", JAVASCRIPT),
     asset!("timeline_input.js", JAVASCRIPT),
     asset!("tip.js", JAVASCRIPT),
+    asset!("trouble.js", JAVASCRIPT),
     asset!("view.js", JAVASCRIPT),
 ];
 

@@ -25,6 +25,10 @@ use self::worker::Worker;
 use crate::cli::DemoSettings;
 use crate::signals::terminated;
 
+/// What to do after the story.
+const NEXT: &str = "\nWhat next? With --stay all of it keeps running, with a page to look at. For a worker and a lock of your own, see\n\
+    \"Quick start\" in README.md.";
+
 /// What the story is played with.
 struct Stage {
     narrator: Narrator,
@@ -47,11 +51,17 @@ pub async fn play(settings: DemoSettings) -> anyhow::Result<()> {
     let proxy = Proxy::start(config, lock.memory()).await?;
     let mut stage = Stage { narrator: Narrator::to_stdout(), lock, worker, proxy };
 
+    if settings.stay {
+        stage.narrator.say(&stay::page(stage.proxy.admin))?;
+    }
     let mut interrupted = pin!(terminated());
     let mut played = tokio::select! {
         played = story::play(&mut stage) => played,
         () = &mut interrupted => Err(anyhow!("interrupted before the story was over")),
     };
+    if played.is_ok() && !settings.stay {
+        stage.narrator.say(NEXT)?;
+    }
     if let Ok(ending) = &played
         && settings.stay
     {

@@ -228,7 +228,7 @@ impl Explanation {
             "revision": revision.parse::<Revision>().ok().map(Revision::get),
             "peer": proof.as_ref().and_then(|proof| proof.names.as_deref()),
             "proved": proof.as_ref().map(|proof| &proof.owners),
-            "lock": lock.as_ref().map(crate::admin::lock_json),
+            "lock": lock.as_ref().map(|lock| crate::admin::lock_json(lock, hint.clone())),
             "verdict": if verdict.is_ok() { "admit" } else { "reject" },
             "reason": verdict.err().map_or("none", Rejection::code),
             "action": verdict.err().map(|reason| reason.action().name()),

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fencepost_config::{OnUnavailable, folds_alike};
+use fencepost_config::{OnUnavailable, Route, folds_alike};
 use fencepost_fence::claim::{Claim, Guard, NamedLock};
 use fencepost_fence::enter::confirm;
 use fencepost_locks::TrackedLock;
@@ -152,6 +152,12 @@ fn passed(context: &RequestContext, reason: PassReason, counted: Counted) -> Aut
     Authorization::Pass(reason, None)
 }
 
+/// What helps the sender of a request that names none of the route's locks.
+fn why_not_allowed(route: &Route) -> String {
+    let (name, key) = (&route.name, route.mode.lock().map_or("", |lock| lock.key.as_str()));
+    format!("The request names no lock of route {name:?}: its locks are written like {key:?}.")
+}
+
 /// What becomes of a request that has no token to be judged.
 fn unclaimed(
     context: &RequestContext,
@@ -159,7 +165,12 @@ fn unclaimed(
     headers: &HeaderMap,
     reason: Rejection,
 ) -> Result<Authorization, Answer> {
+    let why;
     let subject = match &lock {
+        Err(Rejection::LockNotAllowed) if reason == Rejection::LockNotAllowed => {
+            why = why_not_allowed(context.route());
+            Subject { detail: Some(&why), ..Subject::default() }
+        }
         Err(Rejection::TokenMissing) if reason == Rejection::TokenMissing => {
             Subject { detail: Some(NAME_THE_LOCK), ..Subject::default() }
         }

@@ -1,14 +1,124 @@
 //! Whether a lock that nobody seems to hold is kept as another layout has it: who first sets
-//! fencepost up may not know how his masters do.
+//! fencepost up may not know how his masters do. Decides nothing: it only tells people.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencepost_locks::{KeyRange, LockDescription, LockStore, RangeRead, Wanted};
-use fencepost_policy::Layout;
-use tokio::time::timeout;
+use fencepost_config::Lock;
+use fencepost_locks::{KeyRange, LockDescription, LockStore, RangeRead, TrackedLock, Wanted};
+use fencepost_policy::{Layout, LockKey};
+use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use crate::lock_sources::LockSources;
+use crate::routes::record_range;
 
 /// How long is waited for what is only a hint.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it is seen whether there are locks to look at.
+const TICK: Duration = Duration::from_secs(1);
+
+/// For how long what was found of a lock counts. It is logged no more often.
+const FRESH_FOR: Duration = Duration::from_secs(60);
+
+/// How many locks are remembered. Whoever has named the wrong layout sees it by any of them.
+const LOCKS_MAX: usize = 1_000;
+
+/// The locks for which requests were refused as `no-owner`, and what is where another layout has
+/// its record.
+#[derive(Debug, Default)]
+pub struct LayoutHints(Mutex<HashMap<(String, LockKey), Suspect>>);
+
+/// A lock, and since when it is as it is.
+#[derive(Debug, Default)]
+struct Suspect {
+    looked_at: Option<Instant>,
+    /// Whether a request was refused since.
+    refused: bool,
+    hint: Option<String>,
+}
+
+impl LayoutHints {
+    /// A request was refused because nobody holds that lock.
+    pub fn suspect(&self, lock: &TrackedLock) {
+        let mut locks = self.lock();
+        let place = (lock.source().to_owned(), lock.key().clone());
+        if locks.len() < LOCKS_MAX || locks.contains_key(&place) {
+            locks.entry(place).or_default().refused = true;
+        }
+    }
+
+    /// What is known of a lock.
+    pub fn of(&self, source: &str, key: &LockKey) -> Option<String> {
+        self.lock().get(&(source.to_owned(), key.clone()))?.hint.clone()
+    }
+
+    /// All locks for which there is a hint, for people: a sentence each.
+    pub fn to_text(&self) -> String {
+        let locks = self.lock();
+        let hints = locks.iter().filter_map(|((source, key), suspect)| {
+            Some(format!("Lock {key} of source {source}: {}.\n", suspect.hint.as_ref()?))
+        });
+        let mut hints: Vec<String> = hints.collect();
+        hints.sort();
+        hints.concat()
+    }
+
+    /// All locks for which there is a hint, for programs.
+    pub fn to_json(&self) -> Value {
+        let locks = self.lock();
+        let hints = locks.iter().filter_map(|((source, key), suspect)| {
+            let hint = suspect.hint.as_ref()?;
+            Some(json!({ "source": source, "lock": key.as_str(), "hint": hint }))
+        });
+        let mut hints: Vec<Value> = hints.collect();
+        hints.sort_by_key(|hint| hint["lock"].to_string());
+        json!(hints)
+    }
+
+    /// Looks at the locks that requests were refused for, once per lock and minute, and logs what it
+    /// finds. Looks again for as long as it finds something. Never ends.
+    pub(crate) async fn keep_looking(&self, sources: &LockSources) {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            for ((source, key), refused) in self.due() {
+                let hint = look(sources, &source, &key).await;
+                if let Some(hint) = hint.as_ref().filter(|_| refused) {
+                    tracing::warn!(source, lock = %key, "requests are refused as no-owner: {hint}");
+                }
+                let suspect = Suspect { looked_at: Some(Instant::now()), refused: false, hint };
+                self.lock().insert((source, key), suspect);
+            }
+        }
+    }
+
+    /// The locks to look at now, and whether requests were refused since the last look. Forgets
+    /// those with neither a hint nor a refusal.
+    fn due(&self) -> Vec<((String, LockKey), bool)> {
+        let is_fresh = |suspect: &Suspect| {
+            suspect.looked_at.is_some_and(|looked_at| looked_at.elapsed() < FRESH_FOR)
+        };
+        let mut locks = self.lock();
+        locks.retain(|_, suspect| is_fresh(suspect) || suspect.refused || suspect.hint.is_some());
+        let due = locks.iter().filter(|(_, suspect)| !is_fresh(suspect));
+        due.map(|(place, suspect)| (place.clone(), suspect.refused)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, LockKey), Suspect>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn look(sources: &LockSources, source: &str, key: &LockKey) -> Option<String> {
+    let store = sources.etcd(source)?;
+    let all = sources.all();
+    let lock = all.iter().find(|one| one.name() == source)?.find(key.as_str())?;
+    hint(&store, &lock.describe(Instant::now())).await
+}
 
 /// What to look at, if there is something where another layout has its record. `None` too where
 /// that cannot be read, as may not be permitted.
@@ -28,14 +138,46 @@ pub(crate) async fn hint(store: &impl LockStore, lock: &LockDescription) -> Opti
     Some(match lock.layout {
         Layout::Key => {
             let keys = if found == 1 { "is 1 key" } else { &format!("are {found} keys") };
-            format!(
-                "nobody holds it, but there {keys} below {below}: etcdctl lock keeps its locks so (layout = \"mutex\"), and \
-                 etcdctl elect (layout = \"election\")"
-            )
+            format!("nobody holds it, but there {keys} below {below}: {KEPT_BELOW}")
         }
         layout @ (Layout::Mutex | Layout::Election) => format!(
             "nobody holds it and nothing is below {below}, where layout = {:?} has its keys, but {key} itself is there (layout = \"key\")",
             layout.name()
         ),
     })
+}
+
+const KEPT_BELOW: &str = "etcdctl lock keeps its locks so (layout = \"mutex\"), and etcdctl elect (layout = \"election\")";
+
+/// How many keys are looked at for a template. It is only a hint.
+const KEYS_MAX: u64 = 1_000;
+
+/// Like [`hint`], for all locks of a template: there are keys, and all are where another layout has
+/// them.
+pub(crate) async fn hint_of_template(store: &impl LockStore, lock: &Lock) -> Option<String> {
+    let (template, layout) = (&lock.key, lock.record.layout());
+    let read = async |wanted| {
+        let read = [RangeRead { range: record_range(lock), wanted }];
+        timeout(PATIENCE, store.read(&read)).await.ok()?.ok()?.ranges.pop()
+    };
+    if !(1..=KEYS_MAX).contains(&read(Wanted::Count).await?.count) {
+        return None;
+    }
+    let found = read(Wanted::All).await?.keys;
+    let keys = || found.iter().filter_map(|one| std::str::from_utf8(&one.key).ok());
+    let mut itself = keys().filter(|key| template.matches_key(key));
+    let mut below = keys()
+        .filter(|key| key.rsplit_once('/').is_some_and(|(above, _)| template.matches_key(above)));
+    match (layout, itself.next(), below.next()) {
+        (Layout::Key, None, Some(key)) => Some(format!(
+            "no key is like {}, but {key} is below one: {KEPT_BELOW}",
+            template.as_str()
+        )),
+        (Layout::Mutex | Layout::Election, Some(key), None) => Some(format!(
+            "nothing is below a key like {}, where layout = {:?} has its keys, but {key} itself is there (layout = \"key\")",
+            template.as_str(),
+            layout.name()
+        )),
+        (Layout::Key | Layout::Mutex | Layout::Election, _, _) => None,
+    }
 }

@@ -10,10 +10,13 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use fencepost::cli::{Cli, Command, LogFormat, Question, Settings};
+use fencepost::cli::{
+    Cli, Command, HoldPart, LogFormat, Question, ReadySettings, Settings, completions,
+};
 use fencepost::explain::Asked;
 use fencepost::logging::Log;
 use fencepost::output::{Unprinted, print, tell};
+use fencepost::ready::{self, AdminPlace};
 use fencepost::{ConfigFile, Origin, Surroundings, check, demo, panics};
 use fencepost_config::{Config, Problems};
 use fencepost_hold::command as hold;
@@ -35,18 +38,34 @@ fn main() -> ExitCode {
     // Whoever has started this may have blocked some, which is inherited: SIGTERM would never be
     // heard, nor that a child has ended. It has to come before any thread, and cannot fail.
     let _ = SigSet::empty().thread_set_mask();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            // What is wrong goes to standard error, what was asked for to standard output.
-            return match (error.use_stderr(), error.print()) {
-                (true, _) => ExitCode::from(EXIT_USAGE),
-                (false, Ok(())) => ExitCode::SUCCESS,
-                (false, Err(error)) => exit_code(Err(Unprinted::from(error).into())),
-            };
+    if HoldPart::is_asked_for() {
+        return HoldPart::try_parse().map_or_else(no_command, part_of_hold);
+    }
+    Cli::try_parse().map_or_else(no_command, |cli| run_command(cli.command))
+}
+
+/// What is wrong goes to standard error, what was asked for to standard output.
+fn no_command(error: clap::Error) -> ExitCode {
+    match (error.use_stderr(), error.print()) {
+        (true, _) => ExitCode::from(EXIT_USAGE),
+        (false, Ok(())) => ExitCode::SUCCESS,
+        (false, Err(error)) => exit_code(Err(Unprinted::from(error).into())),
+    }
+}
+
+fn part_of_hold(part: HoldPart) -> ExitCode {
+    match part {
+        HoldPart::HoldStart { gate, command } => {
+            ExitCode::from(hold::become_command(&gate, &command))
         }
-    };
-    match cli.command {
+        HoldPart::HoldWatchdog { holder, others } => {
+            by_its_code(hold::run_watchdog(holder, &others))
+        }
+    }
+}
+
+fn run_command(command: Command) -> ExitCode {
+    match command {
         Command::Serve { settings, log } => {
             let (filter, said_by) = log.filter();
             match Log::begin(&filter, log.log_format) {
@@ -67,11 +86,10 @@ fn main() -> ExitCode {
         }
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
         Command::Hold(settings) => by_its_code(hold::hold(*settings)),
-        Command::HoldStart { gate, command } => {
-            ExitCode::from(hold::become_command(&gate, &command))
-        }
-        Command::HoldWatchdog { holder, others } => {
-            by_its_code(hold::run_watchdog(holder, &others))
+        Command::Ready(settings) => told(is_ready(settings)),
+        Command::Completions { shell } => {
+            let script = String::from_utf8_lossy(&completions(shell)).into_owned();
+            exit_code(print(script.trim_end()).map_err(anyhow::Error::from))
         }
     }
 }
@@ -192,6 +210,15 @@ fn explain_token(config: &Config, question: Question) -> Result<(), Failed> {
         }
         Ok(())
     })?;
+    Ok(())
+}
+
+fn is_ready(settings: ReadySettings) -> Result<(), Failed> {
+    let place = match &settings.config {
+        Some(path) => with_file(path, |config, _| AdminPlace::of(&config).map_err(Failed::Usage))?,
+        None => AdminPlace::parse(&settings.url).map_err(Failed::Usage)?,
+    };
+    block_on(ready::ask(&place))?;
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 
 use fencepost_config::Config;
 use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -122,8 +123,9 @@ impl Metrics {
             25.0, 60.0,
         ];
         let build_info =
-            made.gauges("fencepost_build_info", "The running version.", &["version"])?;
-        build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+            made.gauges("fencepost_build_info", "The running version.", &["version", "commit"])?;
+        build_info.with_label_values(&[env!("CARGO_PKG_VERSION"), env!("FENCEPOST_COMMIT")]).set(1);
+        registry.register(Box::new(ProcessCollector::for_self()))?;
         Ok(Metrics {
             requests: requests::Requests::new(&made)?,
             waiting: gauges("waiting", "Those of them that wait at a barrier.", &["route"])?,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use fencepost_fence::enter::WaitingRoom;
 use fencepost_locks::MemoryStore;
@@ -10,6 +11,7 @@ use fencepost_policy::Rejection;
 use tokio::sync::watch;
 
 use crate::access_log::Closing;
+use crate::layout_hint::LayoutHints;
 use crate::lock_sources::LockSources;
 use crate::log_throttle::LogThrottle;
 use crate::logging::Lost;
@@ -31,6 +33,8 @@ pub struct Process {
     pub identities: Identities,
     /// Which refusals are logged.
     pub log: LogThrottle,
+    /// Which locks may have another layout than their routes say.
+    pub layout_hints: Arc<LayoutHints>,
     /// What operators can look at; `None` without an admin listener.
     pub observations: Option<Arc<Observations>>,
     /// What the decisions say of a request that has no route.
@@ -43,6 +47,10 @@ pub struct Process {
     pub pulses: ThreadLiveness,
     /// The requests that wait at barriers.
     pub waiting_room: Arc<WaitingRoom>,
+    /// When it started.
+    pub started: SystemTime,
+    /// Why the configuration file, as it was last read, was rejected; empty if it was not.
+    rejection: Mutex<Vec<String>>,
     draining: AtomicBool,
     /// Whether a thread has ended with requests that may run on at the worker.
     has_unseen: AtomicBool,
@@ -83,11 +91,14 @@ impl Process {
             tls_files,
             metrics,
             log: LogThrottle::new(),
+            layout_hints: Arc::default(),
             observations,
             unrouted_label: Arc::new(RouteLabel::unrouted()),
             memory,
             pulses: ThreadLiveness::default(),
             waiting_room: Arc::default(),
+            started: SystemTime::now(),
+            rejection: Mutex::default(),
             draining: AtomicBool::new(false),
             has_unseen: AtomicBool::new(false),
             over: watch::Sender::new(false),
@@ -100,6 +111,17 @@ impl Process {
     /// Whether the `state_dir`, if there is one, does not take what is written to it.
     pub fn state_dir_fails(&self) -> bool {
         self.memory.as_ref().is_some_and(Memory::is_failing)
+    }
+
+    /// Notes why the configuration file, as it was just read, was rejected; nothing, if it was not.
+    pub fn set_rejection(&self, problems: Vec<String>) {
+        self.metrics.set_config_rejected(!problems.is_empty());
+        *self.rejection.lock().unwrap_or_else(PoisonError::into_inner) = problems;
+    }
+
+    /// Why the configuration file, as it was last read, was rejected; empty if it was not.
+    pub fn rejection(&self) -> Vec<String> {
+        self.rejection.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What decisions say of a route, once it is in force; until now so many of its requests were

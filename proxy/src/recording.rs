@@ -42,7 +42,7 @@ pub struct Subject<'a> {
     /// The revision that it presents, be it without an owner.
     pub revision: Option<Revision>,
     /// What helps the client more than the reason's own words.
-    pub detail: Option<&'static str>,
+    pub detail: Option<&'a str>,
 }
 
 impl<'a> Subject<'a> {
@@ -159,6 +159,12 @@ impl RequestContext {
         let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now));
         if left_out.is_none() && process.observations.is_none() {
             return;
+        }
+        // As rarely as it is logged.
+        if let (Some(_), Some(Rejection::NoOwner), Some(lock)) =
+            (left_out, outcome.rejection(), subject.tracked)
+        {
+            process.layout_hints.suspect(lock);
         }
         let like = Likeness {
             outcome,

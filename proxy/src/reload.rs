@@ -53,6 +53,16 @@ pub enum Origin {
     File(ConfigFile),
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Program => f.write_str("the program"),
+            Origin::Flags => f.write_str("the command line"),
+            Origin::File(file) => f.write_str(&file.name()),
+        }
+    }
+}
+
 /// The signals that ask for a reload, and those that other proxies take for one.
 pub struct ReloadSignals {
     hangups: Signals,
@@ -209,8 +219,11 @@ impl Reloader {
         if let Origin::File(file) = &self.origin
             && file.is_news(content)
         {
-            let rejected = matches!(outcome, Outcome::Rejected(_));
-            self.in_force.now().process.metrics.set_config_rejected(rejected);
+            let problems = match &outcome {
+                Outcome::Rejected(problems) => problems.clone(),
+                Outcome::Applied { .. } | Outcome::Unchanged { .. } => Vec::new(),
+            };
+            self.in_force.now().process.set_rejection(problems);
         }
         self.conclude(cause, outcome)
     }

@@ -62,7 +62,9 @@ fn find(context: &RequestContext, request: &Request<ClientBody>) -> Result<Guard
             Err(context.fail(Failure::NoRoute))
         }
         Routing::LockNotAllowed => {
-            Err(context.refuse(Rejection::LockNotAllowed, Subject::default()))
+            let why = context.share.generation.config.why_not_allowed(host, request.uri().path());
+            let subject = Subject { detail: Some(&why), ..Subject::default() };
+            Err(context.refuse(Rejection::LockNotAllowed, subject))
         }
         Routing::To { index, captures, .. } => {
             context.route.set(Some(index));

@@ -18,6 +18,7 @@ use tower::service_fn;
 
 use crate::active_config::{ActiveConfig, ThreadInForce};
 use crate::admin::Admin;
+use crate::cli::VERSION;
 use crate::decision::DecisionIds;
 use crate::descriptors::{ADMIN_CONNECTIONS, Connections};
 use crate::drain::drain;
@@ -40,6 +41,9 @@ use crate::tenure_log::Memory;
 
 /// Who looks in and takes nothing for so long is lost, with its place among those that hear events.
 const ADMIN_SILENCE_MAX: Duration = Duration::from_secs(90);
+
+/// How often a process that starts looks whether it is ready.
+const READINESS_PERIOD: Duration = Duration::from_millis(100);
 
 /// What a process listens on, bound before anything runs.
 pub struct Bound {
@@ -167,6 +171,7 @@ pub async fn run<S: Future<Output = ()>>(
         .iter()
         .for_each(|memory| memory.raise_orphan_timeouts(&generation.config, &generation.sources));
     let manager = ServiceManager::of(&origin);
+    let configuration: Arc<str> = origin.to_string().into();
     let (reloader, reloads) = Reloader::new(origin, signals, generation);
     let make_service = {
         let (in_force, process) = (reloader.in_force(), DecisionIds::process());
@@ -193,6 +198,7 @@ pub async fn run<S: Future<Output = ()>>(
         streams: Arc::default(),
         log,
         reloads,
+        configuration: Arc::clone(&configuration),
     };
     let admin_server = serve_admin(admin_listeners, reloader.in_force(), admin)?;
     // Last of all that may fail: what fails before leaves everything as the last process left it.
@@ -212,11 +218,14 @@ pub async fn run<S: Future<Output = ()>>(
             return begun.unwrap_or(ended).map_err(RunError::from);
         }
     }
+    tracing::info!(configuration = &*configuration, "fencepost {VERSION}");
     for address in server.addresses() {
         tracing::info!(%address, threads, "listening");
     }
+    let is_secure =
+        reloader.in_force().now().config.admin.as_ref().is_some_and(|admin| admin.tls.is_some());
     for address in admin_server.iter().flat_map(Server::addresses) {
-        tracing::info!(%address, "admin listening");
+        tracing::info!(%address, page = page_url(address, is_secure), "admin listening");
     }
     [&server].into_iter().chain(&admin_server).for_each(Server::begin);
     let addresses = Started {
@@ -270,8 +279,11 @@ impl Running<'_> {
             }
             None => std::future::pending().await,
         };
+        let readiness = log_readiness(reloader.in_force());
         tokio::select! {
             () = shutdown => {}
+            () = readiness => unreachable!("looking at it never ends"),
+            () = process.layout_hints.keep_looking(&process.sources) => {}
             () = remembering => {}
             () = collecting() => {}
             () = process.tls_files.keep_looking() => {}
@@ -319,6 +331,29 @@ impl Running<'_> {
     }
 }
 
+/// Logs when requests can come for the first time. Never ends.
+async fn log_readiness(in_force: ActiveConfig) {
+    let mut poll = tokio::time::interval(READINESS_PERIOD);
+    loop {
+        poll.tick().await;
+        let generation = in_force.now();
+        if generation.sources.iter().all(|source| generation.is_ready(source)) {
+            tracing::info!("ready");
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Where a browser on this machine finds the page; `None` of a unix socket.
+fn page_url(address: &ListenAddress, is_secure: bool) -> Option<String> {
+    let ListenAddress::Tcp(address) = address else { return None };
+    let scheme = if is_secure { "https" } else { "http" };
+    Some(match address.ip().is_unspecified() {
+        true => format!("{scheme}://localhost:{}/", address.port()),
+        false => format!("{scheme}://{address}/"),
+    })
+}
+
 /// Nothing was served: whatever this process has begun to write, it leaves nothing at the worker.
 async fn end_before_serving(process: Arc<Process>) -> Result<(), StateError> {
     match Arc::into_inner(process).and_then(|process| process.memory) {
@@ -341,13 +376,24 @@ struct AdminShare {
     streams: Arc<AtomicUsize>,
     log: Option<LogControl>,
     reloads: Reloads,
+    configuration: Arc<str>,
 }
 
 impl AdminShare {
     fn admin(&self, in_force: ActiveConfig) -> Admin {
-        let AdminShare { connections, leaving, observations, streams, log, reloads } = self.clone();
-        let generation = in_force.now();
-        Admin { generation, in_force, connections, leaving, observations, streams, log, reloads }
+        let AdminShare { connections, leaving, observations, streams, log, reloads, configuration } =
+            self.clone();
+        Admin {
+            generation: in_force.now(),
+            in_force,
+            connections,
+            leaving,
+            observations,
+            streams,
+            log,
+            reloads,
+            configuration,
+        }
     }
 }
 

@@ -166,10 +166,10 @@ async fn an_etcd_that_is_not_there_is_named() {
         format!("fencepost: etcd does not answer: {}: no answer within 3s\n", silent.endpoint());
     assert_eq!((told.code, told.printed.as_str(), told.errors), (Some(1), "", expected));
 
-    let told = demo(&["--etcd", "127.0.0.1:2379"]).await;
+    let told = demo(&["--etcd", "ftp://127.0.0.1:2379"]).await;
     assert_eq!((told.code, told.printed.as_str()), (Some(64), ""));
     assert!(
-        told.errors.contains(r#"invalid value '127.0.0.1:2379' for '--etcd <URL>'"#),
+        told.errors.contains(r#"invalid value 'ftp://127.0.0.1:2379' for '--etcd <URL>'"#),
         "{}",
         told.errors
     );
@@ -194,6 +194,10 @@ async fn the_stage_stays_and_its_commands_work() {
     })
     .await;
     assert_told(&log);
+    assert!(
+        log.starts_with("  The page of this fencepost, in a browser: http://127.0.0.1:"),
+        "{log}"
+    );
 
     let printed_by = async |hint: &str| {
         let (_, after) =

@@ -31,12 +31,14 @@ pub enum InvalidProxyAddress {
 impl FromStr for ProxyAddress {
     type Err = InvalidProxyAddress;
 
-    /// Takes scheme and host, with a port or with that of the scheme, and nothing after them.
+    /// Takes scheme and host, with a port or with that of the scheme, and nothing after them; or
+    /// host and port of one without TLS.
     fn from_str(text: &str) -> Result<ProxyAddress, InvalidProxyAddress> {
         let url: Uri = text.parse().map_err(|_| InvalidProxyAddress::Form)?;
         let (default_port, is_secure) = match url.scheme_str() {
             Some("http") => (80, false),
             Some("https") => (443, true),
+            None if url.port().is_some() => (80, false),
             Some(_) | None => return Err(InvalidProxyAddress::Form),
         };
         let authority = url.authority().filter(|authority| !authority.as_str().contains('@'));
@@ -111,12 +113,14 @@ mod tests {
             assert_eq!(address.server_name().map(ServerName::to_str).as_deref(), name, "{text}");
             assert_eq!(address.to_string(), text.trim_end_matches('/'));
         }
+        let without_scheme: ProxyAddress = "proxy:8080".parse().unwrap();
+        assert_eq!(without_scheme.to_string(), "http://proxy:8080");
     }
 
     #[test]
     fn what_names_no_proxy_is_refused() {
         for wrong in [
-            "proxy:8080",
+            "proxy",
             "ftp://proxy",
             "http://proxy/path",
             "https://proxy/path",

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::Admin;
 use super::answers::{AdminAnswer, JSON, json_answer, streamed, text};
 use super::pieces::{NO_LOCKS, in_pieces, list};
+use crate::layout_hint::LayoutHints;
 
 impl Admin {
     /// Costs the same however many locks there are.
@@ -22,7 +23,8 @@ impl Admin {
     }
 
     pub(super) fn locks(&self) -> AdminAnswer {
-        streamed(JSON, in_pieces(document(&self.generation.sources)))
+        let hints = &self.generation.process.layout_hints;
+        streamed(JSON, in_pieces(document(&self.generation.sources, hints)))
     }
 
     /// The locks of that key, one in each source that tracks it, be it only for requests under way.
@@ -49,7 +51,8 @@ impl Admin {
         };
         let now = Instant::now();
         let described = found.iter().map(|lock| {
-            let mut described = lock_json(&lock.describe(now));
+            let hint = self.generation.process.layout_hints.of(lock.source(), lock.key());
+            let mut described = lock_json(&lock.describe(now), hint);
             described["source"] = json!(lock.source());
             described
         });
@@ -71,7 +74,10 @@ pub(super) fn spellings(key: &str) -> [String; 2] {
 ///
 /// A lock is as it is by then; one that is not tracked any more is left out. Neither locks nor
 /// sources are kept for whoever reads slowly.
-fn document(sources: &[LockSource]) -> impl Iterator<Item = String> + use<> {
+fn document(
+    sources: &[LockSource],
+    hints: &Arc<LayoutHints>,
+) -> impl Iterator<Item = String> + use<> {
     let now = Instant::now();
     let told = sources.iter().map(|source| {
         let mut told = source_json(source, now);
@@ -86,17 +92,20 @@ fn document(sources: &[LockSource]) -> impl Iterator<Item = String> + use<> {
         .map(|source| source.locks().iter().map(Arc::downgrade).collect())
         .zip(around_locks)
         .collect();
-    begin
+    let hints = Arc::clone(hints);
+    let lists = lists
         .into_iter()
-        .chain(lists.into_iter().flat_map(|(locks, behind)| list_of(locks).chain([behind])))
+        .flat_map(move |(locks, behind)| list_of(locks, Arc::clone(&hints)).chain([behind]));
+    begin.into_iter().chain(lists)
 }
 
 /// The locks of one source.
-fn list_of(locks: Vec<Weak<TrackedLock>>) -> impl Iterator<Item = String> {
+fn list_of(locks: Vec<Weak<TrackedLock>>, hints: Arc<LayoutHints>) -> impl Iterator<Item = String> {
     let none = locks.is_empty();
-    let locks = locks
-        .into_iter()
-        .filter_map(|lock| Some(lock_json(&lock.upgrade()?.describe(Instant::now()))));
+    let locks = locks.into_iter().filter_map(move |lock| {
+        let lock = lock.upgrade()?;
+        Some(lock_json(&lock.describe(Instant::now()), hints.of(lock.source(), lock.key())))
+    });
     list(locks, none, "      ")
 }
 
@@ -116,7 +125,8 @@ fn source_json(source: &LockSource, now: Instant) -> Value {
     })
 }
 
-pub(crate) fn lock_json(lock: &LockDescription) -> Value {
+/// What is known of a lock; with what may be wrong with its layout.
+pub(crate) fn lock_json(lock: &LockDescription, hint: Option<String>) -> Value {
     let LockDescription {
         key,
         layout,
@@ -145,6 +155,7 @@ pub(crate) fn lock_json(lock: &LockDescription) -> Value {
             "created": waiter.created.get(),
         })).collect::<Vec<_>>(),
         "problem": problem.as_deref(),
+        "hint": hint,
         "gate": {
             "floor": gate.floor,
             "at_worker": at_worker.collect::<Vec<_>>(),
@@ -191,7 +202,7 @@ mod tests {
         let told = sources.iter().map(|source| {
             let mut told = source_json(source, now);
             told["locks"] =
-                source.locks().iter().map(|lock| lock_json(&lock.describe(now))).collect();
+                source.locks().iter().map(|lock| lock_json(&lock.describe(now), None)).collect();
             told
         });
         format!("{:#}\n", json!({ "sources": told.collect::<Vec<_>>() }))
@@ -204,7 +215,11 @@ mod tests {
             let _tracked: Vec<_> =
                 sources.iter().zip(counts).map(|(source, count)| track(source, count)).collect();
             for sources in [&sources[..], &sources[..1], &[]] {
-                assert_eq!(document(sources).collect::<String>(), whole(sources), "{counts:?}");
+                assert_eq!(
+                    document(sources, &Arc::default()).collect::<String>(),
+                    whole(sources),
+                    "{counts:?}"
+                );
             }
         }
     }
@@ -215,7 +230,7 @@ mod tests {
         let source = source("main");
         let _tracked = track(&source, 20_000);
         let sources = [source];
-        let mut pieces = Box::pin(in_pieces(document(&sources)));
+        let mut pieces = Box::pin(in_pieces(document(&sources, &Arc::default())));
         let (mut written, mut turns) = (Vec::new(), 0);
         loop {
             assert!(pieces.next().now_or_never().is_none(), "others have no turn");
@@ -233,7 +248,7 @@ mod tests {
         let source = source("main");
         let mut tracked = track(&source, 3);
         let handle = source.downgrade();
-        let mut parts = document(&[source]);
+        let mut parts = document(&[source], &Arc::default());
         assert!(handle.upgrade().is_none());
         let begun: String = parts.by_ref().take(3).collect();
         drop(tracked.remove(1));

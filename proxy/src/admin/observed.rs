@@ -76,9 +76,14 @@ impl Admin {
             })
             .collect();
         let observations = self.observed();
+        let hints = &self.generation.process.layout_hints;
         observations.look(|book| match as_text {
-            true => text(StatusCode::OK, book.shadow.to_text(&watched)),
-            false => json_answer(&book.shadow.to_json(&watched, SystemTime::now())),
+            true => text(StatusCode::OK, book.shadow.to_text(&watched) + &hints.to_text()),
+            false => {
+                let mut report = book.shadow.to_json(&watched, SystemTime::now());
+                report["layout_hints"] = hints.to_json();
+                json_answer(&report)
+            }
         })
     }
 }

@@ -29,9 +29,13 @@ impl Admin {
             .look(|book| book.lately.refused(now, generation.process.metrics.refused()));
         json_answer(&json!({
             "now_ms": millis(SystemTime::now()),
+            "process": self.process_json(),
             "generation": generation.number,
             "file_rejected": generation.process.metrics.config_rejected(),
+            "rejected": generation.process.rejection(),
+            "warnings": generation.config.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "state_dir_failing": generation.process.state_dir_fails(),
+            "layout_hints": generation.process.layout_hints.to_json(),
             "refused_lately": {
                 "seconds": SPAN.as_secs(),
                 "reject": by_reason(|reason| lately.refused[reason as usize]),
@@ -39,6 +43,17 @@ impl Admin {
             },
             "routes": routes.collect::<Vec<_>>(),
         }))
+    }
+
+    /// Which process answers.
+    fn process_json(&self) -> Value {
+        json!({
+            "host": rustix::system::uname().nodename().to_string_lossy(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "commit": env!("FENCEPOST_COMMIT"),
+            "started_ms": millis(self.generation.process.started),
+            "configuration": &*self.configuration,
+        })
     }
 
     fn route_json(&self, route: &Route, in_force: &ActiveRoute) -> Value {

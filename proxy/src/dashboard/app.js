@@ -13,6 +13,7 @@ import { showHandoffs, showRoutes, showShadow, showSources, showTenures } from "
 import { bindTheme } from "./theme.js";
 import { dangersOf, showTiles } from "./tiles.js";
 import { duration, exact, now, tick } from "./time.js";
+import { showAbout, showTrouble } from "./trouble.js";
 import { Timeline } from "./timeline.js";
 import { listen, markButtons } from "./timeline_input.js";
 import { View } from "./view.js";
@@ -40,6 +41,7 @@ function drawTablesSoon() {
     asked = false;
     const began = performance.now();
     showHandoffs(model);
+    decisions.recolour();
     showTenures(model);
     showSources(model);
     showTiles(model);
@@ -79,12 +81,16 @@ const page = {
   sources(sources) {
     model.setSources(sources);
     showSources(model);
+    showTrouble(model);
     showTiles(model);
     timeline.draw();
   },
   routes(document) {
     model.routes = document.routes;
     model.refusedLately = document.refused_lately;
+    model.trouble = document;
+    showAbout(document);
+    showTrouble(model);
     showRoutes(document);
     offerRoutes(document.routes.map((route) => route.name));
     showTiles(model);
@@ -176,6 +182,7 @@ setInterval(() => {
   drawTablesSoon();
   if (model.since !== null) view.suggest(model.since);
   markButtons(view);
+  timeline.aged();
   timeline.advance();
   chart.draw();
 }, 1000);

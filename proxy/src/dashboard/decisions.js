@@ -6,7 +6,7 @@ import { byId, el, name, svg, tightName } from "./dom.js";
 import { ask, Refused } from "./feed.js";
 import { anyFilter, bindFilters, filters, passes, question } from "./filters.js";
 import { refusedText } from "./model.js";
-import { ownerClass } from "./owners.js";
+import { claimedClass } from "./owners.js";
 import { time } from "./time.js";
 
 const ROWS_AT_FIRST = 100;
@@ -166,6 +166,16 @@ export class Decisions {
     byId("decisions-count").textContent = chosen.length ? `${more}${anyFilter() ? " that pass the filters" : ""}${lost}` : "";
   }
 
+  /** Who has held a lock may have become known after a row was made: then the row takes the colour that its lane has. */
+  recolour() {
+    for (const row of byId("decision-rows").children) {
+      const decision = decisionOf.get(row);
+      const owner = row.querySelector(".who");
+      const className = owner && whoClass(decision);
+      if (owner && owner.className !== className) owner.className = className;
+    }
+  }
+
   #sayIfEmpty(count) {
     const empty = byId("decisions-empty");
     const answered = this.#found !== null || this.#notTaken !== null;
@@ -195,11 +205,14 @@ export function reconcile(body, decisions, rowOf) {
   }
 }
 
+const decisionOf = new WeakMap();
+const whoClass = (decision) => `${claimedClass(decision.owner, decision)} who`;
+
 function decisionRow(decision) {
   const owner = decision.owner === null
     ? el("span", { class: "muted" }, "none")
-    : el("span", { class: `${ownerClass(decision.owner)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(decision.owner, 40));
-  return el("tr", { "data-id": decision.id },
+    : el("span", { class: whoClass(decision) }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(decision.owner, 40));
+  const row = el("tr", { "data-id": decision.id },
     el("td", { class: "c-time" }, el("a", { href: decisionAddress(decision.id) }, time(decision.time_ms), el("span", { class: "visually-hidden" }, `, decision ${decision.id}`))),
     el("td", { class: "c-reason" }, verdict(decision)),
     el("td", { class: "c-lock" }, tightName(decision.lock, 60)),
@@ -208,6 +221,8 @@ function decisionRow(decision) {
     el("td", { class: "c-client wide" }, name(decision.client, 40)),
     el("td", { class: "c-route wide" }, name(decision.route, 30)),
     el("td", { class: "c-id wide" }, el("code", {}, decision.id), copyButton(decision.id)));
+  decisionOf.set(row, decision);
+  return row;
 }
 
 /** Room that one with more digits than a store gets to is first to give up: whoever makes one up does not hide the owner with it. */

@@ -5,7 +5,7 @@ import { copyButton, reconcile, verdict } from "./decisions.js";
 import { byId, el, name, shorten, sync, visible } from "./dom.js";
 import { ask } from "./feed.js";
 import { hasEnded, hasEndedBy, lockId, refusedUnder, tailOf, tenureOf } from "./model.js";
-import { ownerClass } from "./owners.js";
+import { claimedClass, ownerClass } from "./owners.js";
 import { adviceOf, meaningOf } from "./reasons.js";
 import { duration, exact, now, time } from "./time.js";
 
@@ -187,7 +187,7 @@ function decisionFacts(decision, lock) {
     ["Decision", [el("code", {}, decision.id), copyButton(decision.id)]],
     ["When", [exact(decision.time_ms), el("span", { class: "muted" }, " · ", time(decision.time_ms))]],
     ["Lock", name(decision.lock, NAME_MAX)],
-    ["Owner", decision.owner === null ? "none was sent" : el("span", { class: ownerClass(decision.owner) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(decision.owner, NAME_MAX))],
+    ["Owner", decision.owner === null ? "none was sent" : el("span", { class: claimedClass(decision.owner, decision) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(decision.owner, NAME_MAX))],
     ["Revision", decision.revision === null ? "none was sent" : String(decision.revision)],
     ended ? ["Its tenure", `ended ${duration(decision.time_ms - tenure.ended_ms)} before this request was decided`] : null,
     ["Request", [`${decision.method} `, name(decision.path, NAME_MAX)]],
@@ -214,7 +214,7 @@ function endOf(tenure) {
 function tenureFacts(lock, tenure, tail) {
   return [
     ["Lock", name(lock.lock, NAME_MAX)],
-    ["Owner", el("span", { class: ownerClass(tenure.owner) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(tenure.owner, NAME_MAX))],
+    ["Owner", el("span", { class: ownerClass(tenure.owner, lock) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(tenure.owner, NAME_MAX))],
     ["Revision", tenure.last === tenure.first ? String(tenure.first) : `${tenure.first} to ${tenure.last}`],
     ["Began", `${tenure.began_seen === false ? "before " : ""}${exact(tenure.began_ms)}`],
     ["Ended", endOf(tenure)],

@@ -32,6 +32,8 @@ export class Model {
   refusedLately = null;
   sources = null;
   routes = null;
+  /** What `/routes` says of the process and of what is wrong with it. */
+  trouble = null;
   /** The settings in force that weaken the fence. */
   dangers = null;
   #ids = new Map();

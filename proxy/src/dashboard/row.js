@@ -118,7 +118,7 @@ function drawGap(row, tenure, next) {
 function drawBar(row, tenure, at) {
   const node = rect("bar", at, BAR.y, BAR.height, { rx: at.x1 - at.x0 > 6 ? 3 : 0 });
   const group = svg("g", {
-    class: `tenure ${ownerClass(tenure.owner)}${tenure.ended_ms === null ? " current" : ""}${tenure.began_seen === false ? " began-unseen" : ""}`,
+    class: `tenure ${ownerClass(tenure.owner, row.lock)}${tenure.ended_ms === null ? " current" : ""}${tenure.began_seen === false ? " began-unseen" : ""}`,
     "data-owner": shorten(visible(tenure.owner), 256), "data-first": tenure.first, "data-ended": tenure.ended_ms,
   }, node);
   const x = Math.max(at.x0, 0) + 6;
@@ -174,7 +174,7 @@ function drawTails(row, tenures) {
 function drawTail(row, tenure, at, { y, height }) {
   // To the dot's centre and a little more, so that the last dot sits on it.
   const reach = { x0: at.x0, x1: at.x1 + 5 };
-  const group = svg("g", { class: `tail ${ownerClass(tenure.owner)}`, "data-owner": shorten(visible(tenure.owner), 256), "data-first": tenure.first });
+  const group = svg("g", { class: `tail ${ownerClass(tenure.owner, row.lock)}`, "data-owner": shorten(visible(tenure.owner), 256), "data-first": tenure.first });
   group.append(svg("path", { class: "tail-stem", d: `M${at.x0.toFixed(1)} ${BAR.y + BAR.height}V${y + height}` }));
   group.append(rect("tail-bar", reach, y, height), rect("hatched", reach, y, height));
   const text = `${barText(tenure, 24)} has ended`;

@@ -13,13 +13,13 @@ const SHADOW_KINDS_MAX = 50;
 
 const cell = (...content) => el("td", {}, ...content);
 const number = (value, className = "") => el("td", { class: `number ${className}` }, value === null || value === undefined ? "–" : ["number", "bigint"].includes(typeof value) ? value.toLocaleString("en") : value);
-const owner = ({ owner: who, first }) => el("span", { class: `${ownerClass(who)} one-line` }, el("i", { class: "swatch", "aria-hidden": "true" }), name(who, 24), el("span", { class: "revision" }, ` @${first}`));
+const owner = (lock, { owner: who, first }) => el("span", { class: `${ownerClass(who, lock)} one-line` }, el("i", { class: "swatch", "aria-hidden": "true" }), name(who, 24), el("span", { class: "revision" }, ` @${first}`));
 
 export function showHandoffs(model) {
   const newest = handoffs(model.locks.values(), HANDOFFS_MAX);
   byId("handoffs-empty").hidden = newest.length > 0;
   sync(byId("handoffs"), newest, ({ lock, to }) => `${lock.source} ${lock.lock} ${to.first}`, (handoff) => el("tr", {},
-    cell(name(handoff.lock.lock, 40)), cell(owner(handoff.from)), cell(owner(handoff.to)), cell(time(handoff.when)),
+    cell(name(handoff.lock.lock, 40)), cell(owner(handoff.lock, handoff.from)), cell(owner(handoff.lock, handoff.to)), cell(time(handoff.when)),
     number(handoff.gap < 1 ? "none" : duration(handoff.gap)), number(waitText(handoff), handoff.timedOut ? "bad" : ""),
     number(handoff.wait === null ? "–" : handoff.drained),
     number(handoff.tail === null ? "–" : `${duration(handoff.tail)}, ${refusedUnder(handoff.from, "refused")}`, handoff.tail === null ? "" : "zombie")));
@@ -39,9 +39,7 @@ const MODES = {
 };
 
 export function showRoutes(document) {
-  const rejected = document.file_rejected ? el("span", { class: "badge warn" }, "its file was rejected: the log says why") : "";
-  const failing = document.state_dir_failing ? el("span", { class: "badge bad" }, "the state_dir cannot be written: no new tenure is let in") : "";
-  byId("generation").replaceChildren(`configuration ${document.generation} `, rejected, failing);
+  byId("generation").textContent = `configuration ${document.generation}`;
   sync(byId("routes"), document.routes, (route) => route.name, (route) => {
     const [grade, meaning] = MODES[route.mode] ?? ["warn", "not fenced"];
     const rejected = Object.values(route.requests.reject).reduce((sum, count) => sum + count, 0);
@@ -54,7 +52,7 @@ export function showRoutes(document) {
       cell(name(route.key, 60), el("br"), el("span", { class: "muted" }, route.key === null ? "" : `${route.layout} in `, route.source === null ? null : name(route.source, 30))),
       cell(name(route.upstream, 60)),
       number(route.requests.admit),
-      el("td", { class: `number${watches && rejected ? " warned" : ""}`, title: reasons || null }, watches ? refusedText(0, rejected) : refusedText(rejected, 0)),
+      el("td", { class: `number${watches && rejected ? " warned" : ""}`, title: reasons || null }, watches ? `${refusedText(0, rejected)}${rejected ? " refused (shadow)" : ""}` : refusedText(rejected, 0)),
       number(route.requests.pass, route.requests.pass > 0 ? "warned" : ""), number(route.in_flight - route.waiting), number(route.waiting, route.waiting > 0 ? "warned" : ""),
       number(route.orphans, route.orphans > 0 ? "warned" : ""), number(route.handoffs), number(route.cut));
   });
@@ -67,9 +65,10 @@ export function showShadow(report) {
   const rows = kinds.slice(0, SHADOW_KINDS_MAX);
   byId("shadow").hidden = rows.length === 0;
   showMoreKinds(kinds.slice(SHADOW_KINDS_MAX), routes.reduce((sum, route) => sum + route.other, 0));
-  sync(byId("shadow-rows"), rows, (row) => JSON.stringify([row.route, row.reason, row.owner, row.lock]), (row) => el("tr", {},
+  sync(byId("shadow-rows"), rows, (row) => JSON.stringify([row.route, row.reason, row.owner, row.lock, row.owner === null ? row.client : null]), (row) => el("tr", {},
     cell(name(row.route, 40)), cell(el("span", { class: "verdict" }, mark(row.reason, true), ` ${row.reason}`)),
-    cell(name(row.owner, 40)), cell(name(row.lock, 60)), number(row.count), cell(time(row.last_ms)),
+    row.owner === null ? cell(el("span", { class: "muted" }, "none, from "), name(row.client, 40)) : cell(name(row.owner, 40)),
+    cell(name(row.lock, 60)), cell(`${row.method} `, name(row.path, 60)), number(row.count), cell(time(row.last_ms)),
     cell(row.decision ? el("a", { href: decisionAddress(row.decision) }, el("code", {}, row.decision)) : "–")));
 }
 

@@ -1,7 +1,7 @@
 // The strip at the top: what somebody wants to know first.
 
 import { byId, el, sync, visible } from "./dom.js";
-import { holderOf, isFree, refusedText } from "./model.js";
+import { holderOf, isFree } from "./model.js";
 import { ageOf, sourceState } from "./tables.js";
 import { duration, now } from "./time.js";
 
@@ -9,8 +9,8 @@ const LATELY_MS = 5 * 60000;
 
 export function showTiles(model) {
   const tiles = [storeTile(model), fencingTile(model), lockTile(model), refusalTile(model), barrierTile(model), workerTile(model)];
-  sync(byId("tiles"), tiles, (tile) => tile.title, ({ title, grade, value, note, link }) => el("a", { class: `tile ${grade}`, href: link },
-    el("span", { class: "tile-title" }, title), el("strong", { title: value }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[grade]), value), el("span", { class: "tile-note", title: note }, note)));
+  sync(byId("tiles"), tiles, (tile) => tile.title, ({ title, grade, value, second, note, link }) => el("a", { class: `tile ${grade}`, href: link },
+    el("span", { class: "tile-title" }, title), el("strong", { title: value }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[grade]), value), second ? el("span", { class: "tile-second" }, second) : null, el("span", { class: "tile-note", title: note }, note)));
 }
 
 /** What stands in a tile until what it tells is known: "0" would be an all-clear that nobody has given. */
@@ -41,7 +41,7 @@ function fencingTile({ routes, dangers }) {
   const open = routes.filter((route) => route.mode !== "enforce");
   const names = (routes) => routes.map((route) => `${visible(route.name)} (${route.mode})`).join(", ");
   if (dangers.length) return { title: "Fencing", grade: "bad", value: "weakened", note: dangers.join(", "), link };
-  if (open.length) return { title: "Fencing", grade: "warn", value: `${open.length} of ${routes.length} open`, note: names(open), link };
+  if (open.length) return { title: "Fencing", grade: "warn", value: `${routes.length - open.length} of ${routes.length}`, second: "routes enforce", note: names(open), link };
   return { title: "Fencing", grade: "good", value: "enforced", note: routes.length === 1 ? "on its one route" : `on all ${routes.length} routes`, link };
 }
 
@@ -69,8 +69,10 @@ function refusalTile({ refusedLately }) {
   const codes = [...new Set([...Object.keys(reject), ...Object.keys(wouldReject)])];
   const of = (code) => (reject[code] ?? 0) + (wouldReject[code] ?? 0);
   const note = codes.length ? `mostly ${codes.sort((a, b) => of(b) - of(a))[0]}` : "nothing in the last 5 min";
+  const [refused, wouldBe] = [sum(reject), sum(wouldReject)].map((count) => count.toLocaleString("en"));
   // In shadow mode nothing is refused.
-  return { title, grade: "calm", value: refusedText(sum(reject), sum(wouldReject)), note, link };
+  const second = wouldBe === "0" ? "" : `${wouldBe} would be refused (shadow)`;
+  return { title, grade: "calm", value: `${refused} refused`, second, note, link };
 }
 
 function barrierTile({ locks, since }) {

@@ -11,6 +11,8 @@ const ROWS_BEYOND_SIGHT = 2;
 const NARROW = 700;
 const LABEL_WIDTH = 250;
 const NARROW_LABEL_HEIGHT = 20;
+/** For how long a refusal keeps a lock on top. */
+const LATELY_MS = 5 * 60000;
 
 export class Timeline {
   /** Ids of locks, in the order in which they are shown. */
@@ -51,6 +53,11 @@ export class Timeline {
   changed() {
     this.#reorder = true;
     this.draw();
+  }
+
+  /** Time has passed: locks may want less. */
+  aged() {
+    if (byId("lock-order").value === "need") this.changed();
   }
 
   /** Draws in the next frame. */
@@ -95,8 +102,13 @@ export class Timeline {
       || lock.tenures.some((tenure) => tenure.owner.toLowerCase().includes(wanted));
     const locks = [...this.#model.locks].filter(([, lock]) => matches(lock));
     const byName = ([, a], [, b]) => COLLATOR.compare(a.lock, b.lock) || COLLATOR.compare(a.source, b.source);
-    if (byId("lock-order").value === "latest") locks.sort((a, b) => latestOf(b[1]) - latestOf(a[1]) || byName(a, b));
-    else locks.sort(byName);
+    const order = byId("lock-order").value;
+    if (order === "latest") locks.sort((a, b) => latestOf(b[1]) - latestOf(a[1]) || byName(a, b));
+    else if (order === "name") locks.sort(byName);
+    else {
+      const needs = new Map(locks.map(([id, lock]) => [id, needOf(lock, this.#model.refusals(lock))]));
+      locks.sort((a, b) => needs.get(a[0]) - needs.get(b[0]) || byName(a, b));
+    }
     this.order = locks.map(([id]) => id);
     this.#sayIfEmpty(wanted);
     if (!this.order.includes(this.cursor.lock)) this.cursor.lock = null;
@@ -214,6 +226,13 @@ function dayOrTime(tick, step) {
   return clock(tick).slice(0, 5);
 }
 
+/** How much a lock wants to be looked at: 0 most, for refusals of late; then waiting requests; then no holder. */
+function needOf(lock, refusals) {
+  if (now() - (refusals.at(-1)?.time_ms ?? -Infinity) < LATELY_MS) return 0;
+  if (lock.waits.some((wait) => wait.ended_ms === null)) return 1;
+  return holderOf(lock) ? 3 : 2;
+}
+
 /** What is known of who holds a lock that nobody is known to hold. */
 function withoutHolder({ tenures }) {
   if (tenures.length === 0) return "no holder seen";
@@ -223,7 +242,7 @@ function withoutHolder({ tenures }) {
 function rowLabel(lock) {
   const holder = holderOf(lock);
   const state = holder
-    ? el("span", { class: `${ownerClass(holder.owner)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(holder.owner, 60))
+    ? el("span", { class: `${ownerClass(holder.owner, lock)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(holder.owner, 60))
     : el("span", { class: "free" }, withoutHolder(lock));
   const since = holder ? holder.began_ms : lock.tenures.at(-1)?.ended_ms;
   return el("div", { class: "label" },

@@ -31,12 +31,18 @@ pub(super) async fn look_around(stage: &mut Stage, ending: &Ending) -> anyhow::R
     }
 }
 
+/// Says where the page is while everything runs.
+pub(super) fn page(admin: SocketAddr) -> String {
+    format!("The page of this fencepost, in a browser: http://{admin}/\n")
+}
+
 fn invite(stage: &Stage, ending: &Ending) -> anyhow::Result<()> {
     let Stage { narrator, lock, worker, proxy } = stage;
     let Ending { holder, replayed } = ending;
     let (fence, key, admin) = (proxy.address, lock.key(), proxy.admin);
     let present = Write { name: "", token: holder.clone(), balance: replayed.balance - 1 };
     narrator.heading("Everything keeps running until Ctrl-C. Look around:")?;
+    narrator.say(&page(admin))?;
     let mut hints = vec![
         (format!("write as {}, the holder of the lock", holder.owner), put(fence, &present, true)),
         (format!("send {} once more", replayed.name), put(fence, replayed, true)),

@@ -1,9 +1,10 @@
 //! What routes in shadow mode would have refused: of what reason, by which owner, first and last
-//! time.
+//! time. Where no owner is presented, by which client.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -14,6 +15,7 @@ use smol_str::SmolStr;
 use super::record::{Decision, Outcome, RouteLabel, millis};
 use super::text::owner_in_words;
 use crate::decision::DecisionId;
+use crate::server::ClientAddress;
 
 /// How many kinds of refusals are told apart on one route. Those of further kinds are only counted.
 const KINDS_MAX: usize = 1_000;
@@ -39,14 +41,19 @@ struct Kind {
     reason: &'static str,
     owner: Option<SmolStr>,
     lock: Option<LockKey>,
+    /// Who is to be told, where no owner says so. `None` otherwise, and of unix sockets.
+    client: Option<IpAddr>,
 }
 
 #[derive(Debug)]
 struct Refusals {
     count: u64,
     first: SystemTime,
+    /// The latest of them, as are the next four.
     last: SystemTime,
-    /// The latest of them.
+    client: ClientAddress,
+    method: SmolStr,
+    path: SmolStr,
     decision: DecisionId,
 }
 
@@ -73,24 +80,32 @@ impl ShadowReport {
             Ordering::Equal => {}
             Ordering::Greater => *route = RouteReport::new(decision),
         }
+        let client = match decision.client {
+            ClientAddress::Tcp(address) if decision.owner.is_none() => Some(address.ip()),
+            ClientAddress::Tcp(_) | ClientAddress::Unix => None,
+        };
         let kind = Kind {
             reason: reason.code(),
             owner: decision.owner.clone(),
             lock: decision.lock.clone(),
+            client,
         };
-        if let Some(refusals) = route.kinds.get_mut(&kind) {
-            refusals.count += times;
-            refusals.last = decision.at;
-            refusals.decision = decision.id.clone();
-        } else if route.kinds.len() < KINDS_MAX {
-            let (first, last) = (decision.at, decision.at);
-            route.kinds.insert(
-                kind,
-                Refusals { count: times, first, last, decision: decision.id.clone() },
-            );
-        } else {
+        let before = route.kinds.get(&kind).map(|before| (before.count, before.first));
+        if before.is_none() && route.kinds.len() >= KINDS_MAX {
             route.other += times;
+            return;
         }
+        let (count, first) = before.unwrap_or((0, decision.at));
+        let latest = Refusals {
+            count: count + times,
+            first,
+            last: decision.at,
+            client: decision.client,
+            method: decision.method.clone(),
+            path: decision.path.clone(),
+            decision: decision.id.clone(),
+        };
+        route.kinds.insert(kind, latest);
     }
 
     /// The report on these routes as JSON, the most frequent refusals first.
@@ -106,6 +121,9 @@ impl ShadowReport {
                 "reason": kind.reason,
                 "owner": kind.owner.as_deref(),
                 "lock": kind.lock.as_ref().map(LockKey::as_str),
+                "client": refusals.client.to_string(),
+                "method": &*refusals.method,
+                "path": &*refusals.path,
                 "count": refusals.count,
                 "first_ms": millis(refusals.first),
                 "last_ms": millis(refusals.last),
@@ -132,27 +150,22 @@ impl ShadowReport {
         for watched in routes {
             let (kinds, other) = self.of(watched);
             let since = humantime::format_rfc3339_seconds(watched.label.since);
-            let (name, admitted, refused) =
-                (&watched.label.name, watched.admitted, total(&kinds) + other);
+            let refused = total(&kinds) + other;
             let _ = writeln!(
                 text,
-                "route {name}, in shadow mode since {since}: {admitted} requests would have been admitted, {refused} refused"
+                "Route {} has been in shadow mode since {since}: {} would have been admitted, {} refused.",
+                watched.label.name,
+                requests(watched.admitted),
+                requests(refused),
             );
             for (kind, refusals) in &kinds {
-                let [first, last] =
-                    [refusals.first, refusals.last].map(humantime::format_rfc3339_seconds);
-                let owner = kind.owner.as_ref().map_or_else(|| "-".to_owned(), owner_in_words);
-                let lock = kind.lock.as_ref().map_or("-", LockKey::as_str);
-                let (count, reason, id) = (refusals.count, kind.reason, &refusals.decision);
-                let _ = writeln!(
-                    text,
-                    "  {count:>8}  {reason:<18} owner {owner}  lock {lock}  first {first}  last {last}  latest decision {id}"
-                );
+                let _ = writeln!(text, "  {}", sentence(kind, refusals));
             }
             if other > 0 {
                 let _ = writeln!(
                     text,
-                    "  {other:>8}  of further owners and locks, too many to tell apart"
+                    "  {} of further owners and locks, too many to tell apart.",
+                    requests(other)
                 );
             }
         }
@@ -178,6 +191,31 @@ impl RouteReport {
     fn new(decision: &Decision) -> RouteReport {
         RouteReport { label: Arc::clone(&decision.route), kinds: HashMap::new(), other: 0 }
     }
+}
+
+/// `1 request`, `2 requests`.
+fn requests(count: u64) -> String {
+    format!("{count} request{}", if count == 1 { "" } else { "s" })
+}
+
+/// What there is to say of refusals that look alike.
+fn sentence(kind: &Kind, refusals: &Refusals) -> String {
+    let Refusals { count, first, last, client, method, path, decision } = refusals;
+    let [first, last] = [*first, *last].map(humantime::format_rfc3339_seconds);
+    let owner = kind.owner.as_ref().map_or_else(
+        || "without an owner".to_owned(),
+        |owner| format!("of owner {}", owner_in_words(owner)),
+    );
+    let lock = kind.lock.as_ref().map_or_else(String::new, |lock| format!(" for lock {lock}"));
+    let when = match *count {
+        1 => format!("at {last}: "),
+        _ => format!("from {first} to {last}, the latest of them "),
+    };
+    format!(
+        "{} {owner}{lock} would have been refused as {} {when}{method} {path} from {client} (decision {decision}).",
+        requests(*count),
+        kind.reason,
+    )
 }
 
 fn total(kinds: &[(&Kind, &Refusals)]) -> u64 {
@@ -223,22 +261,47 @@ mod tests {
         assert_eq!((&found["admitted"], &found["refused"]), (&json!(7), &json!(5)));
         assert_eq!(
             found["refusals"][0],
-            json!({ "reason": "stale-tenure", "owner": "b", "lock": "/shards/2/lock", "count": 3, "first_ms": 2000,
-                    "last_ms": 5000, "decision": "d-5" })
+            json!({ "reason": "stale-tenure", "owner": "b", "lock": "/shards/2/lock", "client": "unix",
+                    "method": "POST", "path": "/shards/2/jobs", "count": 3, "first_ms": 2000, "last_ms": 5000, "decision": "d-5" })
         );
         assert_eq!([&found["refusals"][1]["owner"], &found["refusals"][2]["owner"]], ["", "a"]);
         let text = shadow.to_text(&[Watched { label, admitted: 7 }]);
-        assert!(text.contains("7 requests would have been admitted, 5 refused"), "{text}");
         assert!(
-            text.contains(r#" owner ""  lock /shards/2/lock  "#),
-            "an empty name could not be seen: {text}"
-        );
-        assert!(
-            text.contains(
-                "first 1970-01-01T00:00:02Z  last 1970-01-01T00:00:05Z  latest decision d-5"
-            ),
+            text.starts_with("Route shards has been in shadow mode since 1970-01-01T00:00:00Z: 7 requests would have been admitted, 5 requests refused.\n"),
             "{text}"
         );
+        for sentence in [
+            r#"1 request of owner "" for lock /shards/2/lock would have been refused as stale-tenure at 1970-01-01T00:00:06Z: POST"#,
+            "3 requests of owner b for lock /shards/2/lock would have been refused as stale-tenure from 1970-01-01T00:00:02Z \
+             to 1970-01-01T00:00:05Z, the latest of them POST /shards/2/jobs from unix (decision d-5).\n",
+        ] {
+            assert!(text.contains(sentence), "{sentence} in {text}");
+        }
+    }
+
+    #[test]
+    fn requests_without_owner_are_told_apart_by_client() {
+        let (mut shadow, label) = (ShadowReport::default(), label("shadow", 0));
+        for client in ["10.0.0.7:1", "10.0.0.7:2", "10.0.0.8:1"] {
+            let decision = Decision {
+                owner: None,
+                client: ClientAddress::Tcp(client.parse().unwrap()),
+                outcome: Outcome::WouldBeRefused(Rejection::TokenMissing),
+                ..would_be_refused("", 1, &label)
+            };
+            shadow.note(&decision, 1);
+        }
+        let found = report(&shadow, &label);
+        let of = |index: usize| {
+            (&found["refusals"][index]["client"], &found["refusals"][index]["count"])
+        };
+        assert_eq!(
+            [of(0), of(1)],
+            [(&json!("10.0.0.7:2"), &json!(2)), (&json!("10.0.0.8:1"), &json!(1))]
+        );
+        let text = shadow.to_text(&[Watched { label, admitted: 0 }]);
+        let says = "2 requests without an owner for lock /shards/2/lock would have been refused as token-missing";
+        assert!(text.contains(says) && text.contains("/shards/2/jobs from 10.0.0.7:2 ("), "{text}");
     }
 
     #[test]

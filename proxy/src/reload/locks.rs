@@ -38,10 +38,17 @@ pub(super) async fn read_otherwise(old: &Generation, config: &Config) -> Vec<Str
         else {
             continue;
         };
-        let text = format!(
-            "the record of {} is read in another way by requests under way, and one gate can't do both: needs a restart",
-            known.key()
-        );
+        let (before, after) = (known.layout().name(), format.layout.name());
+        let text = match before == after {
+            true => format!(
+                "the record of {} is read in another way by requests under way, and one gate can't do both: needs a restart",
+                known.key()
+            ),
+            false => format!(
+                "the record of {} is read by layout = {before:?}, and one gate can't do {after:?} too: a change of layout needs a restart",
+                known.key()
+            ),
+        };
         problems.push(of_lock(config, &route.name, text));
     }
     problems

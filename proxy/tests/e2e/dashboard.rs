@@ -304,10 +304,11 @@ async fn a_route_that_refuses_nothing_stands_out() {
     let page = Page::open(browser, scene.fence.admin, "").await;
     page.until_count("#routes tr", 2).await;
     // Nothing was refused, and nothing says so.
-    let tile = "return document.querySelector('#tiles [href=\"#decisions\"] strong').innerText === '1 would be'";
+    let tile = "const tile = document.querySelector('#tiles [href=\"#decisions\"]'); return tile.querySelector('strong').innerText === '0 refused' \
+        && tile.querySelector('.tile-second')?.innerText === '1 would be refused (shadow)'";
     page.browser.until("the tile says what would be refused", tile, &[]).await;
     for (shown, selector) in [
-        ("1 would be", "#routes tr[data-key=watched] td:nth-child(7)"),
+        ("1 would be refused (shadow)", "#routes tr[data-key=watched] td:nth-child(7)"),
         ("1 would be", "#reason-legend button[data-reason=stale-tenure]"),
         ("1 would be refused", "#handoffs td.zombie"),
     ] {
@@ -326,7 +327,12 @@ async fn a_route_that_refuses_nothing_stands_out() {
     assert!(watched.contains("shadow") && watched.contains("/k"), "{watched}");
     page.until_there("#tiles .tile.warn[data-key=Fencing]").await;
     let tile = page.text("#tiles .tile[data-key=Fencing]").await;
-    assert!(tile.contains("1 of 2 open") && tile.contains("watched (shadow)"), "{tile}");
+    assert!(
+        tile.contains("1 of 2")
+            && tile.contains("routes enforce")
+            && tile.contains("watched (shadow)"),
+        "{tile}"
+    );
     page.until_count("#shadow-rows tr", 1).await;
     let report = page.text("#shadow-rows tr").await;
     assert!(report.contains("stale-tenure") && report.contains("shard-8"), "{report}");

@@ -79,7 +79,7 @@ async fn a_flood_of_decisions_leaves_the_page_time_for_all_else() {
     let says = "return document.querySelector(arguments[0]).innerText.includes('stale-tenure')";
     page.browser.until("the tile says so", says, &[json!(refused)]).await;
     let tile = page.text(&format!("{refused} strong")).await;
-    assert_eq!(tile, "1");
+    assert_eq!(tile, "1 refused");
     let told = scene.fence.admin_json("/routes").await;
     assert_eq!(
         told["refused_lately"],
@@ -173,14 +173,76 @@ async fn a_rejected_configuration_is_shown_until_it_is_mended() {
         scene.fence.reload(&scene.config.clone().limit("confirm_timeout = \"1 h\"")).await.status,
         422
     );
-    page.until_there("#generation .badge.warn").await;
-    assert_eq!(
-        page.text("#generation").await,
-        "configuration 1 its file was rejected: the log says why"
+    page.until_there("#trouble .bad").await;
+    let told = page.text("#trouble .bad").await;
+    assert!(
+        told.starts_with("The configuration file was rejected; generation 1 stays in force"),
+        "{told}"
     );
+    let place = format!("{}:", scene.fence.file().display());
+    assert!(told.contains(&place) && told.contains("limits.confirm_timeout: "), "{told}");
     scene.fence.reloads(&scene.config).await;
-    page.until_count("#generation .badge", 0).await;
-    assert_eq!(page.text("#generation").await, "configuration 1");
+    page.until_count("#trouble .bad", 0).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn header_names_the_process_and_trouble_is_on_top() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_there("#about b").await;
+    let about = page.text("#about").await;
+    let file = format!("{}, generation 1", scene.fence.file().display());
+    let version = format!("fencepost {}", env!("CARGO_PKG_VERSION"));
+    assert!(about.contains(&file) && about.contains(&version) && about.contains(" up "), "{about}");
+    let host = about.split(" · ").next().unwrap();
+    let title = page.browser.run("return document.title", &[]).await;
+    assert_eq!(title, format!("{host} · fencepost"));
+    let warning = page.text("#trouble .warn").await;
+    assert!(warning.contains("state_dir"), "{warning}");
+    scene.etcd.pause().await;
+    page.until_there("#trouble .bad").await;
+    let bad = page.text("#trouble .bad").await;
+    let says = "Lock store main does not answer: enforced routes (shards) answer 503 unverifiable.";
+    assert!(bad.starts_with(says), "{bad}");
+    scene.etcd.resume();
+    page.until_count("#trouble .bad", 0).await;
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+/// Whether two owners whose names ask for one colour share it on a lane, and on two; and what one
+/// gets who only claims to hold the lock.
+const COLOURS: &str = "
+    const { claimedClass, ownerClass } = await import('/dashboard/owners.js');
+    const [one, other] = [{ source: 'main', lock: '/a' }, { source: 'main', lock: '/b' }];
+    const first = ownerClass('shard-1', one);
+    const claimed = claimedClass('shard-11', one) === first;
+    return [ownerClass('shard-11', one) === first, ownerClass('shard-11', other) === first, ownerClass('shard-1', one) === first, claimed];";
+
+#[tokio::test]
+async fn lanes_are_ordered_by_need_and_owners_differ_on_one() {
+    let browser = Browser::start().await;
+    let route = |name: &str| Route::new(name, &format!("/{name}/"), &format!("key = \"/{name}\""));
+    let scene = Scene::open(VERSION, &["a", "b", "c"].map(route)).await;
+    let held = scene.store.hold("/a", "shard-1").await;
+    let other = scene.store.hold("/b", "shard-2").await;
+    scene.admits("/a/", &held).await;
+    scene.admits("/b/", &other).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let until_order = async |order: [&str; 3]| {
+        let rows = "const top = (row) => parseFloat(row.style.top);
+            return [...document.querySelectorAll('#rows .row')].sort((a, b) => top(a) - top(b))
+                .map((row) => row.querySelector('.lock-name').innerText).join() === arguments[0].join()";
+        page.browser.until(&format!("{order:?}"), rows, &[json!(order)]).await;
+    };
+    until_order(["/c", "/a", "/b"]).await; // Nobody holds the first.
+    scene.refuses("/b/", &held, "stale-tenure", "/b", &other).await;
+    until_order(["/b", "/c", "/a"]).await;
+    let shared = page.browser.run_async(COLOURS, &[]).await;
+    assert_eq!(shared, json!([false, true, true, true]));
+    assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
 

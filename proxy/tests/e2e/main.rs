@@ -48,6 +48,7 @@ mod cli;
 mod dashboard;
 mod dashboard_news;
 mod drain;
+mod first_hour;
 mod observed;
 mod reload;
 mod reload_locks;

@@ -83,8 +83,9 @@ impl Page {
     }
 
     /// Clicks with the mouse on what is drawn at the middle of an element. The page must have come
-    /// to rest.
+    /// to rest: what stands on top of it moves all else.
     pub(crate) async fn point(&self, selector: &str) {
+        self.until_there("#trouble li").await;
         let (x, y) = self.middle(selector).await;
         self.browser.click(x, y).await;
     }

@@ -28,7 +28,6 @@ mod sending;
 mod serve;
 mod serve_connection;
 mod service;
-mod strict_trailers;
 mod thread;
 mod timeouts;
 mod whole_length;

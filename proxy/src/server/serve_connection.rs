@@ -19,15 +19,14 @@ use super::activity::Activity;
 use super::answer::AnswerBody;
 use super::client::Protocol;
 use super::connection::Connection;
-use super::first_bytes::{Begun, first_bytes};
-use super::frames;
+use super::first_bytes::first_bytes;
+use super::frames::{FrameReader, MARKER_LIST_BYTES};
 use super::limits::{Closing, Limits};
 use super::lingering_close;
 use super::request_body::ClientBody;
 use super::sending::Streams;
 use super::service::ConnectionService;
-use super::strict_trailers::{MARKER_LIST_BYTES, StrictTrailers};
-use super::thread::{Stage, Thread, UnreadHead};
+use super::thread::{Stage, Thread, UnreadHead, until};
 use super::timeouts::ClientTimeout;
 use crate::wire::HTTP1_BUFFER_BYTES;
 
@@ -165,9 +164,8 @@ where
     B: AnswerBody + Unpin,
 {
     let connection = &opened.connection;
-    let counted = frames::Counted::new(connection.socket.clone(), Rc::clone(connection));
-    let strict = StrictTrailers::new(counted);
-    let io = TokioIo::new(join(strict, connection.socket.clone()));
+    let reader = FrameReader::new(Rc::clone(connection));
+    let io = TokioIo::new(join(reader, connection.socket.clone()));
     let service = ConnectionService::new(service, Rc::clone(&thread), Rc::clone(connection));
     let builder = http2_builder(&connection.limits, Streams(Rc::clone(connection)));
     let mut serving = builder.serve_connection(io, service);

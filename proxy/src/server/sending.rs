@@ -1,20 +1,19 @@
 //! Resets HTTP/2 streams whose client has stopped reading the response, or reads it too slowly.
-//! Works per stream, because other streams keep the connection busy. What h2 has left of a response
-//! after its end was handed over can't be reset any more:
-//! [`ClientTimeout`](super::timeouts::ClientTimeout) looks after that, for the connection as a
-//! whole.
+//! Works per stream, because other streams keep the connection busy. A stream whose end h2 has can't
+//! be reset any more: [`ClientTimeout`](super::timeouts::ClientTimeout) looks after what is left of
+//! that, for the connection as a whole.
 
 use std::cell::Cell;
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use super::activity::InFlight;
+use super::client::Protocol;
 use super::connection::Connection;
 use crate::wire::Alarm;
 
@@ -22,8 +21,8 @@ use crate::wire::Alarm;
 /// responses with all of their data then: to keep it back costs a frame.
 const UNSENT_AT_END_MAX: u64 = 4 * 1024;
 
-/// How far the response on one HTTP/2 stream is sent: h2 puts into frames what its client has room
-/// for.
+/// How far the response to a request is sent. Over HTTP/2, h2 puts into frames what the client has
+/// room for; over HTTP/1, what hyper was given counts as sent.
 ///
 /// The request is in flight until all of that is sent.
 pub(super) struct Sending {
@@ -45,8 +44,6 @@ struct State {
     waited: Duration,
     /// Whether something was dropped unsent.
     is_cut: bool,
-    /// Whether h2 alone has it now.
-    is_left: bool,
 }
 
 /// What h2 has sent on one connection, and has left to send.
@@ -59,8 +56,8 @@ struct ConnectionState {
     pieces: u64,
     /// Bytes of responses; it wraps around.
     bytes: u64,
-    /// Responses that have ended for hyper, and of which h2 has something left.
-    left: usize,
+    /// Bytes of responses that h2 has and has not sent.
+    unsent: u64,
 }
 
 impl SentOnConnection {
@@ -75,27 +72,29 @@ impl SentOnConnection {
         self.0.get().bytes
     }
 
-    /// Whether h2 has something left of responses that have ended for hyper.
-    pub(super) fn is_anything_left(&self) -> bool {
-        self.0.get().left > 0
+    /// Whether h2 has something that it has not sent.
+    pub(super) fn is_anything_unsent(&self) -> bool {
+        self.0.get().unsent > 0
     }
 
-    fn add(&self, bytes: u64) {
-        let state = self.0.get();
-        self.0.set(ConnectionState {
-            pieces: state.pieces + 1,
-            bytes: state.bytes.wrapping_add(bytes),
-            ..state
-        });
-    }
-
-    fn leave(&self, change: isize) {
-        let state = self.0.get();
-        self.0.set(ConnectionState { left: state.left.wrapping_add_signed(change), ..state });
+    fn change(&self, change: impl FnOnce(&mut ConnectionState)) {
+        let mut state = self.0.get();
+        change(&mut state);
+        self.0.set(state);
     }
 }
 
 impl Sending {
+    /// The response to a request that begins. On HTTP/2 the request's stream begins right after this.
+    pub(super) fn begin(connection: &Rc<Connection>) -> Rc<Sending> {
+        connection.requests.set(connection.requests.get() + 1);
+        let sending = Sending::new(Rc::clone(connection), connection.activity.in_flight());
+        if connection.protocol() == Protocol::Http2 {
+            connection.newest.set(Some(Rc::clone(&sending)));
+        }
+        sending
+    }
+
     pub(super) fn new(connection: Rc<Connection>, in_flight: InFlight) -> Rc<Sending> {
         Rc::new(Sending {
             connection,
@@ -133,15 +132,6 @@ impl Sending {
         Poll::Pending
     }
 
-    /// hyper is done with the response: what is unsent is h2's alone.
-    pub(super) fn leave_to_h2(&self) {
-        let state = self.state.get();
-        if state.unsent > 0 {
-            self.state.set(State { is_left: true, ..state });
-            self.connection.sent.leave(1);
-        }
-    }
-
     fn give(&self, bytes: u64) {
         let mut state = self.state.get();
         if state.unsent == 0 && bytes > 0 {
@@ -149,19 +139,20 @@ impl Sending {
         }
         state.unsent += bytes;
         self.state.set(state);
+        self.connection.sent.change(|connection| connection.unsent += bytes);
     }
 
     fn take(&self, bytes: u64, is_sent: bool) {
         let mut state = self.state.get();
         state.unsent -= bytes;
-        if is_sent {
-            state.sent += bytes;
-            self.connection.sent.add(bytes);
-        } else {
-            state.is_cut = true;
-        }
-        // Nobody asks for the time of what h2 alone has: most short responses read no clock here.
-        if let Some(since) = state.since.filter(|_| !state.is_left) {
+        self.connection.sent.change(|connection| {
+            connection.unsent -= bytes;
+            connection.pieces += u64::from(is_sent);
+            connection.bytes = connection.bytes.wrapping_add(if is_sent { bytes } else { 0 });
+        });
+        state.sent += if is_sent { bytes } else { 0 };
+        state.is_cut |= !is_sent;
+        if let Some(since) = state.since {
             let now = Instant::now();
             state.waited += now - since;
             state.since = (state.unsent > 0).then_some(now);
@@ -183,14 +174,6 @@ impl Sending {
     }
 }
 
-impl Drop for Sending {
-    fn drop(&mut self) {
-        if self.state.get().is_left {
-            self.connection.sent.leave(-1);
-        }
-    }
-}
-
 /// A piece of a response. Over HTTP/2 it notes what of it is sent.
 pub(super) struct Piece {
     bytes: Bytes,
@@ -198,11 +181,12 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    pub(super) fn new(bytes: Bytes, sending: Option<&Rc<Sending>>) -> Piece {
-        if let Some(sending) = sending {
-            sending.give(bytes.len() as u64);
+    pub(super) fn new(bytes: Bytes, sending: &Rc<Sending>) -> Piece {
+        if sending.connection.protocol() == Protocol::Http1 {
+            return Piece { bytes, sending: None };
         }
-        Piece { bytes, sending: sending.cloned() }
+        sending.give(bytes.len() as u64);
+        Piece { bytes, sending: Some(Rc::clone(sending)) }
     }
 
     fn note(&self, bytes: usize, is_sent: bool) {
@@ -247,37 +231,15 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, stream: F) {
         // hyper has just begun the request that this stream is for.
         let sending = self.0.newest.take();
-        tokio::task::spawn_local(InTime { stream: Some(stream), sending, alarm: Alarm::new() });
-    }
-}
-
-pin_project! {
-    /// A stream that is reset, by being dropped, when its client does not read the response.
-    struct InTime<F> {
-        #[pin]
-        stream: Option<F>,
-        sending: Option<Rc<Sending>>,
-        alarm: Alarm,
-    }
-}
-
-impl<F: Future> Future for InTime<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        let Some(stream) = this.stream.as_mut().as_pin_mut() else { return Poll::Ready(()) };
-        if stream.poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        let Some(due) = this.sending.as_ref().and_then(|sending| sending.due()) else {
-            return Poll::Pending;
-        };
-        if this.alarm.poll(cx, due).is_ready() {
-            this.stream.set(None);
-            return Poll::Ready(());
-        }
-        Poll::Pending
+        let (mut stream, mut alarm) = (Box::pin(stream), Alarm::new());
+        tokio::task::spawn_local(poll_fn(move |cx| {
+            if stream.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            // A client that does not read the response: the stream is reset, by being dropped.
+            let due = sending.as_ref().and_then(|sending| sending.due());
+            due.map_or(Poll::Pending, |due| alarm.poll(cx, due))
+        }));
     }
 }
 
@@ -299,7 +261,7 @@ mod tests {
     }
 
     fn piece(bytes: usize, sending: &Rc<Sending>) -> Piece {
-        Piece::new(Bytes::from(vec![b'x'; bytes]), Some(sending))
+        Piece::new(Bytes::from(vec![b'x'; bytes]), sending)
     }
 
     #[tokio::test(start_paused = true)]
@@ -343,13 +305,12 @@ mod tests {
         let sending = sending(Limits::default()).await;
         let connection = Rc::clone(sending.connection());
         let mut piece = piece(100, &sending);
-        sending.leave_to_h2();
         drop(sending);
         piece.advance(99);
-        assert!(connection.sent.is_anything_left());
+        assert!(connection.sent.is_anything_unsent());
         assert_eq!((connection.activity.count_in_flight(), connection.sent.bytes()), (1, 99));
         drop(piece);
-        assert!(!connection.sent.is_anything_left());
+        assert!(!connection.sent.is_anything_unsent());
         assert_eq!(connection.activity.count_in_flight(), 0);
     }
 }

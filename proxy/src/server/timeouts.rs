@@ -17,6 +17,9 @@ use crate::wire::Alarm;
 /// by answering a PING, and some never do.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
+/// How much longer than a stream a connection may send nothing of its responses over HTTP/2.
+const RESET_FIRST: Duration = Duration::from_millis(500);
+
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WaitsFor {
@@ -26,8 +29,8 @@ enum WaitsFor {
     Head,
     /// A client that does not read what is written.
     Reader,
-    /// On HTTP/2: a client that does not read what h2 has left of responses that have ended.
-    ReaderOfRest,
+    /// On HTTP/2: a client that does not make room for what h2 has of responses.
+    ReaderOverHttp2,
     /// Nothing from its client, or the rest of a body.
     Us,
 }
@@ -37,8 +40,8 @@ impl WaitsFor {
         if connection.socket.is_write_blocked() {
             return WaitsFor::Reader;
         }
-        if connection.sent.is_anything_left() {
-            return WaitsFor::ReaderOfRest;
+        if connection.sent.is_anything_unsent() {
+            return WaitsFor::ReaderOverHttp2;
         }
         let is_answered = connection.activity.count_in_flight() == 0;
         match (connection.protocol(), connection.progress.unfinished()) {
@@ -58,7 +61,7 @@ impl WaitsFor {
     fn progress(self, connection: &Connection) -> u64 {
         match self {
             WaitsFor::Reader => connection.socket.bytes_moved(),
-            WaitsFor::ReaderOfRest => connection.sent.bytes(),
+            WaitsFor::ReaderOverHttp2 => connection.sent.bytes(),
             // A head has to be there in time as a whole, and a connection is idle whatever else is
             // sent.
             WaitsFor::Request | WaitsFor::Head | WaitsFor::Us => connection.requests.get(),
@@ -112,7 +115,7 @@ impl ClientTimeout {
                 self.blocked += self.since.elapsed();
             }
             match waits_for {
-                WaitsFor::Head | WaitsFor::Reader | WaitsFor::ReaderOfRest => {
+                WaitsFor::Head | WaitsFor::Reader | WaitsFor::ReaderOverHttp2 => {
                     self.since = Instant::now()
                 }
                 WaitsFor::Request => {
@@ -145,7 +148,10 @@ impl ClientTimeout {
                 let (limit, closing) = until_written(limits, written, self.blocked);
                 Some((self.since + limit, closing))
             }
-            WaitsFor::ReaderOfRest => Some((self.since + limits.body_timeout, Closing::Body)),
+            // A stream that can be reset was by then.
+            WaitsFor::ReaderOverHttp2 => {
+                Some((self.since + limits.body_timeout + RESET_FIRST, Closing::Body))
+            }
             WaitsFor::Us => None,
         }
     }
@@ -226,12 +232,11 @@ mod tests {
         let connection = accepted().await;
         let mut client = ClientTimeout::new(Instant::now());
         let sending = Sending::new(Rc::clone(&connection), connection.activity.in_flight());
-        let mut piece = Piece::new(Bytes::from(vec![b'x'; 4_000]), Some(&sending));
-        sending.leave_to_h2();
+        let mut piece = Piece::new(Bytes::from(vec![b'x'; 4_000]), &sending);
         drop(sending);
         for _ in 0..4 {
             assert!(!is_over(&mut client, &connection).await);
-            advance(29 * SECOND).await;
+            advance(30 * SECOND).await;
             assert!(!is_over(&mut client, &connection).await, "it may be silent for 30 seconds");
             piece.advance(900);
         }

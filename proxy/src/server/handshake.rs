@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::client::{ClientAddress, Protocol, TlsClient};
+use super::client::{ClientAddress, Protocol};
 use super::limits::Limits;
 use super::lingering_close;
 use super::listener::ListenerTls;
@@ -110,7 +110,8 @@ impl LostHandshake {
 /// A connection whose handshake is done.
 pub(super) struct Established {
     pub(super) socket: Socket,
-    pub(super) client: Box<TlsClient>,
+    /// The names in the client's certificate, if it has shown one.
+    pub(super) names: Option<Rc<PeerNames>>,
     /// What was agreed on; `None` if the client asked for nothing.
     pub(super) protocol: Option<Protocol>,
 }
@@ -167,11 +168,7 @@ fn established(stream: TlsStream<Transport>) -> Result<Established, Failed> {
         Some(_) => Some(Protocol::Http1),
         None => None,
     };
-    Ok(Established {
-        socket: Socket::downstream_tls(stream),
-        client: Box::new(TlsClient { names: names.map(Rc::new) }),
-        protocol,
-    })
+    Ok(Established { socket: Socket::downstream_tls(stream), names: names.map(Rc::new), protocol })
 }
 
 fn peer_names(session: &ServerConnection) -> Result<Option<PeerNames>, rustls::Error> {

@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::connection::Connection;
 use super::limits::Limits;
+use super::thread::until;
 use crate::wire::Socket;
 
 /// HTTP/2's GOAWAY with ENHANCE_YOUR_CALM; any stream may have been looked at.
@@ -27,7 +28,7 @@ pub(super) fn is_called_for(connection: &Connection, read_on: &[u8]) -> bool {
 pub(super) async fn with_client(connection: &Connection, last_word: &[u8]) {
     tokio::select! {
         () = linger(connection.socket.clone(), last_word, &connection.limits) => {}
-        () = connection.activity.evicted() => {}
+        () = until(|| connection.activity.is_evicted()) => {}
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
+use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tower::Service;
 
@@ -23,7 +24,7 @@ use super::limits::{Closing, Limits};
 use super::listener::{ListenAddress, Listener};
 use super::request_body::ClientBody;
 use super::serve_connection::serve_connection;
-use super::thread::{OnUnreadHead, Stage, Thread, ThreadRuntime, UnreadHead};
+use super::thread::{OnUnreadHead, Stage, Thread, UnreadHead};
 use crate::wire::Background;
 
 /// What a worker thread's service is made from.
@@ -62,8 +63,7 @@ impl<S> ThreadService<S> {
 pub struct Server {
     addresses: Vec<ListenAddress>,
     stage: watch::Sender<Stage>,
-    loads: Vec<Arc<AtomicUsize>>,
-    limiter: Arc<ConnectionLimiter>,
+    connections: OpenConnections,
     cut: Arc<AtomicUsize>,
     threads_alive: usize,
     ended: mpsc::UnboundedReceiver<()>,
@@ -122,21 +122,19 @@ where
     let (stage, stage_seen) = watch::channel(Stage::Ready);
     let (ends, ended) = mpsc::unbounded_channel();
     let limiter = ConnectionLimiter::new(&limits);
+    let loads: Vec<Arc<AtomicUsize>> = (0..threads.get()).map(|_| Arc::default()).collect();
     let mut server = Server {
         addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
         stage,
-        loads: Vec::new(),
-        limiter: Arc::clone(&limiter),
+        connections: OpenConnections { loads: loads.clone().into(), limiter: Arc::clone(&limiter) },
         cut: Arc::new(AtomicUsize::new(0)),
         threads_alive: 0,
         ended,
     };
     let mut workers = Vec::new();
     let mut starts = Vec::new();
-    for index in 0..threads.get() {
-        let load = Arc::new(AtomicUsize::new(0));
+    for (index, load) in loads.into_iter().enumerate() {
         let (connections, accepted) = mpsc::unbounded_channel();
-        server.loads.push(load.clone());
         workers.push(ThreadHandle { load, connections });
         let (limiter, cut) = (Arc::clone(&limiter), Arc::clone(&server.cut));
         let worker = WorkerThread { accepted, limiter, stage: stage_seen.clone(), cut };
@@ -178,13 +176,18 @@ impl Server {
         let ends = ends.clone();
         let (tell, made) = std::sync::mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let runtime = match ThreadRuntime::new() {
+            // What runs on a local runtime need not be `Send`, and is woken without a lock.
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let runtime = match builder.enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(tell.send(Err(error))),
             };
             drop(tell.send(Ok(()))); // The caller waits for it.
             let _ends = TellEnd(ends);
-            runtime.run(work()); // Drops all tasks before the end is reported.
+            runtime.block_on(work());
+            // Drops all tasks before the end is reported, and leaves blocking calls to themselves:
+            // the lookup of a worker's name may take half a minute.
+            runtime.shutdown_background();
         })?;
         made.recv()
             .unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
@@ -204,12 +207,12 @@ impl Server {
 
     /// Counts the client connections that are open.
     pub fn connections(&self) -> OpenConnections {
-        OpenConnections { loads: self.loads.clone().into(), limiter: Arc::clone(&self.limiter) }
+        self.connections.clone()
     }
 
     /// Client connections that are open now, for each worker thread.
     pub fn connections_by_thread(&self) -> Vec<usize> {
-        self.loads.iter().map(|load| load.load(Ordering::Relaxed)).collect()
+        self.connections.loads.iter().map(|load| load.load(Ordering::Relaxed)).collect()
     }
 
     /// Goes on serving, but asks every client to go elsewhere with its next request (`Connection:

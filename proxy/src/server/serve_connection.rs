@@ -84,16 +84,16 @@ where
 
 /// Waits for a connection's first bytes. `None` if the connection ends before.
 async fn open(accepted: Accepted, thread: &Thread) -> Option<Opened> {
-    let Accepted { stream, tls, counted, slot } = accepted;
+    let Accepted { socket, client, tls, counted, slot } = accepted;
     let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let activity = Activity::new(slot, task);
     let begun = tokio::select! {
         biased;
-        begun = first_bytes(stream, tls, &thread.limits) => begun,
-        () = activity.evicted() => Err(Some(Closing::Room)),
-        () = thread.reaches(Stage::Closing) => Err(None),
+        begun = first_bytes(socket, client, tls, &thread.limits) => begun,
+        () = until(|| activity.is_evicted()) => Err(Some(Closing::Room)),
+        () = until(|| thread.stage() >= Stage::Closing) => Err(None),
     };
-    let Begun { socket, client, since } = match begun {
+    let (socket, client, since) = match begun {
         Ok(begun) => begun,
         Err(closing) => {
             closing.into_iter().for_each(|closing| activity.count_closing(closing));
@@ -213,7 +213,7 @@ where
                 Err(error) if error.is_parse() => End::UnreadHead { is_too_large: error.is_parse_too_large() },
                 Err(_) => End::Dropped,
             },
-            () = poll_fn(|cx| connection.poll_client_left(cx)) => return End::Dropped,
+            () = connection.client_left() => return End::Dropped,
             () = until(|| !leaves && (thread.stage() >= leaves_at || is_spent())) => None,
             () = until(|| {
                 // A response that its client has not read keeps the connection from making room.
@@ -237,11 +237,6 @@ where
         ask_to_leave(Pin::new(serving));
         client.leave();
     }
-}
-
-/// Waits until that is so. Looks each time that the connection's task is woken.
-async fn until(is_so: impl Fn() -> bool) {
-    poll_fn(|_| if is_so() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 fn http1_builder(limits: &Limits) -> http1::Builder {

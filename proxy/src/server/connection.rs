@@ -1,7 +1,7 @@
 //! What the requests of one client connection share: who the client is, and what the connection is
 //! doing.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::activity::{Activity, UnderWay};
 use super::answer::Tunnel;
 use super::client::{Client, ClientAddress, Protocol};
 use super::limits::{Closing, Limits};
-use super::sending::{Sending, SentOnConnection};
+use super::sending::Sending;
 use crate::wire::{Background, Socket};
 
 /// A client's connection. One per connection, shared by its requests.
@@ -26,21 +26,31 @@ pub struct Connection {
     pub(super) socket: Socket,
     pub(super) background: Background,
     pub(super) activity: Rc<Activity>,
-    /// Requests so far.
-    pub(super) requests: Cell<u64>,
-    /// The last request whose body was held back and not asked for: the connection ends with its
-    /// response. 0: none.
-    pub(super) unasked: Cell<u64>,
     /// On HTTP/1: how far its requests were read.
     pub(super) progress: Progress,
+    pub(super) state: RefCell<ConnectionState>,
+}
+
+/// What changes on a connection as its requests go by.
+#[derive(Default)]
+pub(super) struct ConnectionState {
+    /// Requests so far.
+    pub(super) requests: u64,
+    /// The last request whose body was held back and not asked for: the connection ends with its
+    /// response. 0: none.
+    pub(super) unasked: u64,
     /// On HTTP/1: what takes the connection over once the response that switches protocols is out.
-    pub(super) tunnel: Cell<Option<Tunnel>>,
+    pub(super) tunnel: Option<Tunnel>,
     /// On HTTP/2: the request that has just begun, until its stream takes this.
-    pub(super) newest: Cell<Option<Rc<Sending>>>,
-    /// On HTTP/2: what h2 has sent, and has left to send.
-    pub(super) sent: SentOnConnection,
+    pub(super) newest: Option<Rc<Sending>>,
+    /// On HTTP/2: bytes of responses that h2 has and has not sent.
+    pub(super) unsent: u64,
+    /// On HTTP/2: bytes of responses that h2 has sent; it wraps around.
+    pub(super) sent: u64,
+    /// In how many pieces, since the last look at the client's frames.
+    pub(super) sent_pieces: u64,
     /// On HTTP/2: the limit on frames that the client has exceeded.
-    pub(super) exceeded: Cell<Option<Closing>>,
+    pub(super) exceeded: Option<Closing>,
 }
 
 impl Connection {
@@ -58,13 +68,8 @@ impl Connection {
             socket,
             background,
             activity,
-            requests: Cell::new(0),
-            unasked: Cell::new(0),
             progress: Progress::default(),
-            tunnel: Cell::new(None),
-            newest: Cell::new(None),
-            sent: SentOnConnection::default(),
-            exceeded: Cell::new(None),
+            state: RefCell::default(),
         })
     }
 
@@ -106,16 +111,21 @@ impl Connection {
     /// not wait for the response. A client that has sent something behind that request does. Looks
     /// each time that the connection's task is woken.
     pub(super) async fn client_left(&self) {
-        let is_last = || self.progress.is_at_end_of(self.requests.get());
+        let is_last = || self.progress.is_at_end_of(self.requests());
         let waits = || {
             self.protocol() == Protocol::Http1 && self.activity.count_in_flight() > 0 && is_last()
         };
         poll_fn(|cx| if waits() { self.socket.poll_end(cx) } else { Poll::Pending }).await;
     }
 
+    /// How many requests it has had.
+    pub(super) fn requests(&self) -> u64 {
+        self.state.borrow().requests
+    }
+
     /// Whether it has had as many requests as it may have.
     pub(super) fn is_spent(&self) -> bool {
-        self.limits.requests_per_connection_max.is_some_and(|max| self.requests.get() >= max)
+        self.limits.requests_per_connection_max.is_some_and(|max| self.requests() >= max)
     }
 }
 

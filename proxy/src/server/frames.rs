@@ -80,10 +80,11 @@ impl AsyncRead for FrameReader {
             if read.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            let (moved, pieces) = (connection.socket.bytes_moved(), connection.sent.take_pieces());
+            let moved = connection.socket.bytes_moved();
+            let pieces = std::mem::take(&mut connection.state.borrow_mut().sent_pieces);
             frames.earn(moved, pieces, Instant::now());
             let unchanged = frames.take(read, rewritten).map_err(|closing| {
-                connection.exceeded.set(Some(closing));
+                connection.state.borrow_mut().exceeded = Some(closing);
                 io::Error::other("more frames than a client may send")
             })?;
             buffer.set_filled(before + unchanged);
@@ -146,8 +147,8 @@ impl Frames {
             skip: PREFACE_BYTES,
             held: Vec::new(),
             highest_stream: 0,
-            resets: Allowance::new(limits.resets_max, now),
-            control_frames: Allowance::new(limits.control_frames_max, now),
+            resets: Allowance::new(limits.h2_resets_max, now),
+            control_frames: Allowance::new(limits.h2_control_frames_max, now),
             moved: 0,
         }
     }
@@ -295,9 +296,9 @@ mod tests {
     }
 
     /// Frames behind the preface, and the time at which they begin.
-    fn frames(resets_max: u32, control_frames_max: u32) -> (Frames, Instant) {
+    fn frames(h2_resets_max: u32, h2_control_frames_max: u32) -> (Frames, Instant) {
         let now = Instant::now();
-        let limits = Limits { resets_max, control_frames_max, ..Limits::default() };
+        let limits = Limits { h2_resets_max, h2_control_frames_max, ..Limits::default() };
         let mut frames = Frames::new(&limits, now);
         read(&mut frames, PREFACE).unwrap();
         (frames, now)

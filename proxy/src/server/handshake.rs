@@ -140,7 +140,7 @@ pub(super) async fn handshake(
     };
     (tls.on_failure)(&LostHandshake { client: address, why, error });
     if let Some(transport) = still_open {
-        lingering_close::linger(Socket::downstream(transport), &[], limits).await;
+        lingering_close::linger(Socket::downstream(transport), &[]).await;
     }
     None
 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use fencepost_fence::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
 use futures_util::FutureExt;
 use http::header::EXPECT;
 use http::{Request, Version};
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 
 use super::client::Protocol;
 use super::connection::Connection;
+use super::limits::patience;
 use super::whole_length::WholeLength;
 use crate::wire::Alarm;
 
@@ -24,8 +26,7 @@ use crate::wire::Alarm;
 ///
 /// Dropping it before its end, as every refusal does, does not close the connection: what is here
 /// of it is read and thrown away, and what is still to come in the background, within
-/// [`Limits::discard_bytes_max`](super::Limits::discard_bytes_max) and
-/// [`discard_timeout`](super::Limits::discard_timeout). A client that writes its whole request
+/// [`DISCARD_BYTES_MAX`] and [`DISCARD_TIMEOUT`]. A client that writes its whole request
 /// before it reads would otherwise see a reset instead of the response. But a body that the client
 /// holds back until it sees `100 Continue` (`Expect`) is not asked for: the connection ends with
 /// the response, and what comes all the same is read behind that.
@@ -111,7 +112,7 @@ impl ClientBody {
         connection: &Rc<Connection>,
     ) -> Box<Request<ClientBody>> {
         let (connection, number, expects) =
-            (Rc::clone(connection), connection.requests.get(), Expects::of(&request));
+            (Rc::clone(connection), connection.requests(), Expects::of(&request));
         // Written where it stays: a request is large.
         Box::write(
             Box::new_uninit(),
@@ -224,15 +225,14 @@ impl ClientBody {
     /// Whether the client has kept us waiting for longer than what has come of its body allows. A
     /// body of unknown length may pause.
     fn is_too_slow(&self) -> bool {
-        let patience = self.connection.limits.patience(self.received);
+        let patience = patience(&self.connection.limits, self.received);
         self.has_known_length && patience.is_some_and(|patience| self.awaited > patience)
     }
 
     /// Reads and drops what is still to come, so that the client gets to see the response.
     fn throw_rest_away(&mut self) {
         let Some(mut incoming) = self.incoming.take() else { return };
-        let limits = &self.connection.limits;
-        let mut left = limits.discard_bytes_max;
+        let mut left = DISCARD_BYTES_MAX;
         // Dropping a body before its end closes the connection.
         let mut reads = Box::pin(async move {
             while let Some(Ok(frame)) = incoming.frame().await {
@@ -245,10 +245,9 @@ impl ClientBody {
         if (&mut reads).now_or_never().is_some() {
             return;
         }
-        let (in_flight, discard_timeout) =
-            (self.connection.activity.in_flight(), limits.discard_timeout);
+        let in_flight = self.connection.activity.in_flight();
         self.connection.background.spawn(async move {
-            let _ = tokio::time::timeout(discard_timeout, reads).await; // Either way it is dropped.
+            let _ = tokio::time::timeout(DISCARD_TIMEOUT, reads).await; // Either way it is dropped.
             drop(in_flight);
         });
     }
@@ -304,7 +303,7 @@ impl Drop for ClientBody {
         if self.is_held_back() {
             // Dropping it makes hyper respond without asking for it, and close: the client may send
             // it all the same.
-            self.connection.unasked.set(self.request);
+            self.connection.state.borrow_mut().unasked = self.request;
             return;
         }
         self.throw_rest_away();

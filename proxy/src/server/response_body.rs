@@ -22,17 +22,11 @@ pub(super) struct ResponseBody<B: AnswerBody> {
     ends_with_connection: bool,
     /// Whether hyper has begun to read it, and there is more to come.
     is_amid: bool,
-    /// Its end, while that is kept from hyper: h2 cannot reset a stream whose end it has.
-    kept_end: Option<End>,
+    /// Its end, or its trailers, while that is kept from hyper: h2 cannot reset a stream whose end it
+    /// has. Boxed: trailers are rare, and large.
+    kept_end: Option<Option<Box<Frame<Piece>>>>,
     /// Whether hyper was given its end.
     has_ended: bool,
-}
-
-/// What comes behind all data.
-enum End {
-    Nothing,
-    /// Boxed: they are rare, and large.
-    Trailers(Box<Frame<Piece>>),
 }
 
 /// The response to a request of that version. Puts its tunnel, if it has one, aside for when the
@@ -45,7 +39,7 @@ pub(super) fn with_body<B: AnswerBody>(
     let switches = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     answer.map(|mut body| {
         if switches {
-            sending.connection().tunnel.set(body.take_tunnel());
+            sending.connection().state.borrow_mut().tunnel = body.take_tunnel();
         }
         let ends_with_connection = to == Version::HTTP_10 && body.size_hint().exact().is_none();
         ResponseBody {
@@ -89,15 +83,11 @@ impl<B: AnswerBody + Unpin> Body for ResponseBody<B> {
                 self.has_ended = !is_data;
                 return Poll::Ready(frame.map(Ok));
             }
-            self.kept_end =
-                Some(frame.map_or(End::Nothing, |trailers| End::Trailers(Box::new(trailers))));
+            self.kept_end = Some(frame.map(Box::new));
         }
         ready!(self.sending.poll_sent(cx));
         self.has_ended = true;
-        Poll::Ready(match self.kept_end.take() {
-            Some(End::Trailers(trailers)) => Some(Ok(*trailers)),
-            Some(End::Nothing) | None => None,
-        })
+        Poll::Ready(self.kept_end.take().flatten().map(|trailers| Ok(*trailers)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -3,7 +3,7 @@
 //! be reset any more: [`ClientTimeout`](super::timeouts::ClientTimeout) looks after what is left of
 //! that, for the connection as a whole.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::activity::InFlight;
 use super::client::Protocol;
 use super::connection::Connection;
+use super::limits::patience;
 use crate::wire::Alarm;
 
 /// How much may be unsent of a response when its end is handed over. h2 takes the end of most
@@ -28,12 +29,10 @@ const UNSENT_AT_END_MAX: u64 = 4 * 1024;
 pub(super) struct Sending {
     connection: Rc<Connection>,
     _in_flight: InFlight,
-    state: Cell<State>,
-    /// The task that waits until nothing is unsent.
-    waker: Cell<Option<Waker>>,
+    state: RefCell<State>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct State {
     /// Bytes that hyper was given and h2 has not sent.
     unsent: u64,
@@ -44,64 +43,24 @@ struct State {
     waited: Duration,
     /// Whether something was dropped unsent.
     is_cut: bool,
-}
-
-/// What h2 has sent on one connection, and has left to send.
-#[derive(Default)]
-pub(super) struct SentOnConnection(Cell<ConnectionState>);
-
-#[derive(Clone, Copy, Default)]
-struct ConnectionState {
-    /// Pieces of responses that were sent since the last look.
-    pieces: u64,
-    /// Bytes of responses; it wraps around.
-    bytes: u64,
-    /// Bytes of responses that h2 has and has not sent.
-    unsent: u64,
-}
-
-impl SentOnConnection {
-    /// Returns how many pieces were sent since this was last called.
-    pub(super) fn take_pieces(&self) -> u64 {
-        let state = self.0.get();
-        self.0.set(ConnectionState { pieces: 0, ..state });
-        state.pieces
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.0.get().bytes
-    }
-
-    /// Whether h2 has something that it has not sent.
-    pub(super) fn is_anything_unsent(&self) -> bool {
-        self.0.get().unsent > 0
-    }
-
-    fn change(&self, change: impl FnOnce(&mut ConnectionState)) {
-        let mut state = self.0.get();
-        change(&mut state);
-        self.0.set(state);
-    }
+    /// The task that waits until nothing is unsent.
+    waker: Option<Waker>,
 }
 
 impl Sending {
     /// The response to a request that begins. On HTTP/2 the request's stream begins right after this.
     pub(super) fn begin(connection: &Rc<Connection>) -> Rc<Sending> {
-        connection.requests.set(connection.requests.get() + 1);
         let sending = Sending::new(Rc::clone(connection), connection.activity.in_flight());
+        let mut state = connection.state.borrow_mut();
+        state.requests += 1;
         if connection.protocol() == Protocol::Http2 {
-            connection.newest.set(Some(Rc::clone(&sending)));
+            state.newest = Some(Rc::clone(&sending));
         }
         sending
     }
 
     pub(super) fn new(connection: Rc<Connection>, in_flight: InFlight) -> Rc<Sending> {
-        Rc::new(Sending {
-            connection,
-            _in_flight: in_flight,
-            state: Cell::default(),
-            waker: Cell::default(),
-        })
+        Rc::new(Sending { connection, _in_flight: in_flight, state: RefCell::default() })
     }
 
     pub(super) fn connection(&self) -> &Rc<Connection> {
@@ -111,55 +70,55 @@ impl Sending {
     /// Whether so much is unsent that the response's end is to be kept back, so that the stream can
     /// be reset.
     pub(super) fn keeps_end(&self) -> bool {
-        self.state.get().unsent > UNSENT_AT_END_MAX
+        self.state.borrow().unsent > UNSENT_AT_END_MAX
     }
 
     /// Whether something was dropped unsent.
     pub(super) fn is_cut(&self) -> bool {
-        self.state.get().is_cut
+        self.state.borrow().is_cut
     }
 
     pub(super) fn sent(&self) -> u64 {
-        self.state.get().sent
+        self.state.borrow().sent
     }
 
     /// Ready when nothing is unsent.
     pub(super) fn poll_sent(&self, cx: &Context<'_>) -> Poll<()> {
-        if self.state.get().unsent == 0 {
+        let mut state = self.state.borrow_mut();
+        if state.unsent == 0 {
             return Poll::Ready(());
         }
-        self.waker.set(Some(cx.waker().clone()));
+        state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
     fn give(&self, bytes: u64) {
-        let mut state = self.state.get();
+        let mut state = self.state.borrow_mut();
         if state.unsent == 0 && bytes > 0 {
             state.since = Some(Instant::now());
         }
         state.unsent += bytes;
-        self.state.set(state);
-        self.connection.sent.change(|connection| connection.unsent += bytes);
+        self.connection.state.borrow_mut().unsent += bytes;
     }
 
     fn take(&self, bytes: u64, is_sent: bool) {
-        let mut state = self.state.get();
+        let mut state = self.state.borrow_mut();
+        let mut all = self.connection.state.borrow_mut();
         state.unsent -= bytes;
-        self.connection.sent.change(|connection| {
-            connection.unsent -= bytes;
-            connection.pieces += u64::from(is_sent);
-            connection.bytes = connection.bytes.wrapping_add(if is_sent { bytes } else { 0 });
-        });
-        state.sent += if is_sent { bytes } else { 0 };
+        all.unsent -= bytes;
+        if is_sent {
+            state.sent += bytes;
+            all.sent = all.sent.wrapping_add(bytes);
+            all.sent_pieces += 1;
+        }
         state.is_cut |= !is_sent;
         if let Some(since) = state.since {
             let now = Instant::now();
             state.waited += now - since;
             state.since = (state.unsent > 0).then_some(now);
         }
-        self.state.set(state);
         if state.unsent == 0
-            && let Some(waker) = self.waker.take()
+            && let Some(waker) = state.waker.take()
         {
             waker.wake();
         }
@@ -167,9 +126,9 @@ impl Sending {
 
     /// When the client has kept us waiting for too long, if it does.
     fn due(&self) -> Option<Instant> {
-        let (state, limits) = (self.state.get(), &self.connection.limits);
+        let (state, limits) = (self.state.borrow(), &self.connection.limits);
         let patience =
-            limits.patience(state.sent).map(|patience| patience.saturating_sub(state.waited));
+            patience(limits, state.sent).map(|patience| patience.saturating_sub(state.waited));
         Some(state.since? + patience.unwrap_or(limits.body_timeout).min(limits.body_timeout))
     }
 }
@@ -230,7 +189,7 @@ pub(super) struct Streams(pub(super) Rc<Connection>);
 impl<F: Future + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, stream: F) {
         // hyper has just begun the request that this stream is for.
-        let sending = self.0.newest.take();
+        let sending = self.0.state.borrow_mut().newest.take();
         let (mut stream, mut alarm) = (Box::pin(stream), Alarm::new());
         tokio::task::spawn_local(poll_fn(move |cx| {
             if stream.as_mut().poll(cx).is_ready() {
@@ -267,7 +226,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn response_is_due_after_a_silence_or_at_too_slow_a_pace() {
         let limits = Limits { body_timeout: 10 * SECOND, body_rate_min: 100, ..Limits::default() };
-        let sending = sending(limits.clone()).await;
+        let sending = sending(limits).await;
         assert_eq!(sending.due(), None);
         let mut first = piece(500, &sending);
         assert_eq!(sending.due(), Some(Instant::now() + 10 * SECOND));
@@ -307,10 +266,13 @@ mod tests {
         let mut piece = piece(100, &sending);
         drop(sending);
         piece.advance(99);
-        assert!(connection.sent.is_anything_unsent());
-        assert_eq!((connection.activity.count_in_flight(), connection.sent.bytes()), (1, 99));
+        assert_eq!(connection.state.borrow().unsent, 1);
+        assert_eq!(
+            (connection.activity.count_in_flight(), connection.state.borrow().sent),
+            (1, 99)
+        );
         drop(piece);
-        assert!(!connection.sent.is_anything_unsent());
+        assert_eq!(connection.state.borrow().unsent, 0);
         assert_eq!(connection.activity.count_in_flight(), 0);
     }
 }

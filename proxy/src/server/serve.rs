@@ -138,7 +138,7 @@ where
         workers.push(ThreadHandle { load, connections });
         let (limiter, cut) = (Arc::clone(&limiter), Arc::clone(&server.cut));
         let worker = WorkerThread { accepted, limiter, stage: stage_seen.clone(), cut };
-        starts.push((index, worker, limits.clone(), make_service.clone()));
+        starts.push((index, worker, limits, make_service.clone()));
     }
     let accepting = async move {
         let loops = listeners

@@ -42,6 +42,9 @@ const WINDOW_BYTES: u32 = 256 * 1024;
 /// What it may on a connection, however few streams that may have: h2 goes by it for how many small
 /// frames it keeps.
 const CONNECTION_WINDOW_BYTES_MIN: u32 = 4 * 1024 * 1024;
+/// HTTP/2 streams that a client may have reset before they were looked at; one more ends its
+/// connection.
+const PENDING_RESETS_MAX: usize = 20;
 /// The most that HTTP/2 has numbers for (RFC 9113, section 6.9.1).
 const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 
@@ -142,7 +145,8 @@ where
     match end {
         End::Served => {
             let parts = serving.into_parts();
-            if let Some(tunnel) = connection.tunnel.take() {
+            let tunnel = connection.state.borrow_mut().tunnel.take();
+            if let Some(tunnel) = tunnel {
                 tunnel(parts.io.into_inner().into_inner().0.into_inner(), parts.read_buf).await;
             } else if lingering_close::is_called_for(connection, &parts.read_buf) {
                 Box::pin(lingering_close::with_client(connection, &[])).await;
@@ -177,7 +181,8 @@ where
         // It may be about to read the last response.
         lingering_close::with_client(connection, &[]).await;
     }
-    if let Some(closing) = connection.exceeded.get() {
+    let exceeded = connection.state.borrow().exceeded;
+    if let Some(closing) = exceeded {
         connection.activity.count_closing(closing);
         // Behind a part of a frame, the client would read GOAWAY as the rest of that frame.
         let is_amid_frame = connection.socket.is_write_blocked();
@@ -258,17 +263,17 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
 
 fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
     let mut builder = http2::Builder::new(streams);
-    let window = WINDOW_BYTES.min(WINDOW_BYTES_MAX / limits.streams_max.max(1));
+    let window = WINDOW_BYTES.min(WINDOW_BYTES_MAX / limits.h2_streams_max.max(1));
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.streams_max)
-        .max_pending_accept_reset_streams(limits.pending_resets_max)
+        .max_concurrent_streams(limits.h2_streams_max)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_header_list_size(
             u32::try_from(limits.header_bytes_max + MARKER_LIST_BYTES).unwrap_or(u32::MAX),
         )
         .initial_stream_window_size(window)
         .initial_connection_window_size(
-            window.saturating_mul(limits.streams_max).max(CONNECTION_WINDOW_BYTES_MIN),
+            window.saturating_mul(limits.h2_streams_max).max(CONNECTION_WINDOW_BYTES_MIN),
         )
         // No PINGs: they wait behind all that a client has not read, and a slow reader would seem
         // to be gone. The kernel's keepalive asks instead.

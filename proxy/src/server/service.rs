@@ -87,7 +87,7 @@ where
     // request.
     let is_connect = request.method() == Method::CONNECT;
     let is_spent = sending.connection().is_spent();
-    let (version, number) = (request.version(), sending.connection().requests.get());
+    let (version, number) = (request.version(), sending.connection().requests());
     let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(mut response) = service.call(request).await;
     let connection = sending.connection();
@@ -104,8 +104,8 @@ where
         *response.headers_mut() =
             HeaderMap::from_iter([(CONNECTION, HeaderValue::from_static("close"))]);
     }
-    let has_no_next =
-        connection.progress.has_rejected_body_of(number) || connection.unasked.get() == number;
+    let has_no_next = connection.progress.has_rejected_body_of(number)
+        || connection.state.borrow().unasked == number;
     if is_connect || is_spent || has_no_next || thread.stage() != Stage::Serving {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         if is_spent {
@@ -119,9 +119,9 @@ where
 /// client has reset it. Or whether the client has had `requests_per_connection_max`, and as many
 /// again as it could send before it saw GOAWAY.
 fn has_too_many(connection: &Connection) -> bool {
-    let Limits { streams_max, requests_per_connection_max, .. } = &*connection.limits;
+    let Limits { h2_streams_max, requests_per_connection_max, .. } = *connection.limits;
     let requests_max =
-        requests_per_connection_max.map(|max| max.saturating_add(u64::from(*streams_max)));
-    connection.activity.count_under_way() >= usize::try_from(*streams_max).unwrap_or(usize::MAX)
-        || requests_max.is_some_and(|max| connection.requests.get() > max)
+        requests_per_connection_max.map(|max| max.saturating_add(u64::from(h2_streams_max)));
+    connection.activity.count_under_way() >= usize::try_from(h2_streams_max).unwrap_or(usize::MAX)
+        || requests_max.is_some_and(|max| connection.requests() > max)
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::client::Protocol;
 use super::connection::Connection;
-use super::limits::{Closing, Limits};
+use super::limits::{Closing, Limits, patience};
 use crate::wire::Alarm;
 
 /// How long an idle client may keep its connection that was asked to leave. Over HTTP/2 it confirms
@@ -40,7 +40,7 @@ impl WaitsFor {
         if connection.socket.is_write_blocked() {
             return WaitsFor::Reader;
         }
-        if connection.sent.is_anything_unsent() {
+        if connection.state.borrow().unsent > 0 {
             return WaitsFor::ReaderOverHttp2;
         }
         let is_answered = connection.activity.count_in_flight() == 0;
@@ -61,10 +61,10 @@ impl WaitsFor {
     fn progress(self, connection: &Connection) -> u64 {
         match self {
             WaitsFor::Reader => connection.socket.bytes_moved(),
-            WaitsFor::ReaderOverHttp2 => connection.sent.bytes(),
+            WaitsFor::ReaderOverHttp2 => connection.state.borrow().sent,
             // A head has to be there in time as a whole, and a connection is idle whatever else is
             // sent.
-            WaitsFor::Request | WaitsFor::Head | WaitsFor::Us => connection.requests.get(),
+            WaitsFor::Request | WaitsFor::Head | WaitsFor::Us => connection.requests(),
         }
     }
 }
@@ -159,7 +159,7 @@ impl ClientTimeout {
 
 /// How long a client may read nothing that has read so many bytes and kept us waiting for so long.
 fn until_written(limits: &Limits, written: u64, blocked: Duration) -> (Duration, Closing) {
-    let left = limits.patience(written).map(|patience| patience.saturating_sub(blocked));
+    let left = patience(limits, written).map(|patience| patience.saturating_sub(blocked));
     match left.filter(|left| *left < limits.body_timeout) {
         Some(left) => (left, Closing::Pace),
         None => (limits.body_timeout, Closing::Body),

@@ -122,7 +122,7 @@ impl Proxy {
         let halted = Arc::new(Mutex::new(halted));
         let seen = record.clone();
         let threads = NonZeroUsize::new(settings.threads).unwrap();
-        let limits = settings.limits.clone();
+        let limits = settings.limits;
         let make_service = move |thread: ThreadContext| {
             let cleartext = Speaks::Cleartext(settings.upstream_protocol);
             let speaks = settings.upstream_tls.clone().map_or(cleartext, Speaks::Tls);

@@ -41,5 +41,5 @@ pub use limits::{Closing, Limits};
 pub use listener::{BindError, ListenAddress, Listener};
 pub use passed_sockets::PassedSockets;
 pub use request_body::{BodyError, BodyFault, ClientBody};
-pub use serve::{Drained, OpenConnections, Server, ThreadContext, ThreadService, serve};
+pub use serve::{OpenConnections, Server, ThreadContext, ThreadService, serve};
 pub use thread::UnreadHead;

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::{Request, Response};
 use tokio::runtime::LocalOptions;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tower::Service;
 
 use super::accept::{Accepted, ThreadHandle, accept_loop};
@@ -65,8 +67,8 @@ pub struct Server {
     stage: watch::Sender<Stage>,
     connections: OpenConnections,
     cut: Arc<AtomicUsize>,
-    threads_alive: usize,
-    ended: mpsc::UnboundedReceiver<()>,
+    /// Completes for each thread that ends, by a panic too.
+    threads: FuturesUnordered<oneshot::Receiver<Infallible>>,
 }
 
 /// Counts a server's client connections.
@@ -93,13 +95,6 @@ impl OpenConnections {
     }
 }
 
-/// What a shutdown came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drained {
-    /// Connections and detached requests that had not ended when the grace period had.
-    pub cut: usize,
-}
-
 /// Makes ready to serve `listeners` on `threads` worker threads, each with a service of its own.
 /// Nobody is accepted before it [`begins`](Server::begin).
 ///
@@ -120,7 +115,6 @@ where
     B: AnswerBody + Unpin,
 {
     let (stage, stage_seen) = watch::channel(Stage::Ready);
-    let (ends, ended) = mpsc::unbounded_channel();
     let limiter = ConnectionLimiter::new(&limits);
     let loads: Vec<Arc<AtomicUsize>> = (0..threads.get()).map(|_| Arc::default()).collect();
     let mut server = Server {
@@ -128,8 +122,7 @@ where
         stage,
         connections: OpenConnections { loads: loads.clone().into(), limiter: Arc::clone(&limiter) },
         cut: Arc::new(AtomicUsize::new(0)),
-        threads_alive: 0,
-        ended,
+        threads: FuturesUnordered::new(),
     };
     let mut workers = Vec::new();
     let mut starts = Vec::new();
@@ -156,12 +149,12 @@ where
     let accepts_itself = threads.get() == 1;
     for (index, worker, limits, make_service) in starts {
         let accepting = if accepts_itself { accepting.take() } else { None };
-        server.spawn(&format!("worker-{index}"), &ends, move || {
+        server.spawn(&format!("worker-{index}"), move || {
             worker.run(index, limits, make_service, accepting)
         })?;
     }
     if let Some(accepting) = accepting {
-        server.spawn("accept", &ends, move || accepting)?;
+        server.spawn("accept", move || accepting)?;
     }
     Ok(server)
 }
@@ -170,10 +163,9 @@ impl Server {
     fn spawn<W: Future<Output = ()>>(
         &mut self,
         name: &str,
-        ends: &mpsc::UnboundedSender<()>,
         work: impl FnOnce() -> W + Send + 'static,
     ) -> io::Result<()> {
-        let ends = ends.clone();
+        let (end, ended) = oneshot::channel();
         let (tell, made) = std::sync::mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             // What runs on a local runtime need not be `Send`, and is woken without a lock.
@@ -183,7 +175,7 @@ impl Server {
                 Err(error) => return drop(tell.send(Err(error))),
             };
             drop(tell.send(Ok(()))); // The caller waits for it.
-            let _ends = TellEnd(ends);
+            let _end = end; // Dropped by a panic, too.
             runtime.block_on(work());
             // Drops all tasks before the end is reported, and leaves blocking calls to themselves:
             // the lookup of a worker's name may take half a minute.
@@ -191,7 +183,7 @@ impl Server {
         })?;
         made.recv()
             .unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
-        self.threads_alive += 1;
+        self.threads.push(ended);
         Ok(())
     }
 
@@ -223,14 +215,12 @@ impl Server {
 
     /// Waits until a thread ends that should not have.
     pub async fn failed(&mut self) {
-        if self.ended.recv().await.is_some() {
-            self.threads_alive -= 1;
-        }
+        self.threads.next().await;
     }
 
     /// Accepts nothing more, lets what is under way finish for as long as `grace`, and cuts the
-    /// rest.
-    pub async fn shutdown(mut self, grace: Duration) -> Drained {
+    /// rest. Returns how many connections and detached requests that were.
+    pub async fn shutdown(mut self, grace: Duration) -> usize {
         self.close();
         let _ = tokio::time::timeout(grace, self.ended()).await; // Cutting nothing is no harm.
         self.cut().await
@@ -241,11 +231,11 @@ impl Server {
         self.move_to(Stage::Closing);
     }
 
-    /// Cuts whatever is under way.
-    pub async fn cut(mut self) -> Drained {
+    /// Cuts whatever is under way. Returns how many connections and detached requests that were.
+    pub async fn cut(mut self) -> usize {
         self.move_to(Stage::Cut);
         self.ended().await;
-        Drained { cut: self.cut.load(Ordering::Relaxed) }
+        self.cut.load(Ordering::Relaxed)
     }
 
     /// Waits until everything has ended, after [`Server::close`].
@@ -253,9 +243,7 @@ impl Server {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn ended(&mut self) {
-        while self.threads_alive > 0 && self.ended.recv().await.is_some() {
-            self.threads_alive -= 1;
-        }
+        while self.threads.next().await.is_some() {}
     }
 
     fn move_to(&self, stage: Stage) {
@@ -270,15 +258,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.move_to(Stage::Cut);
-    }
-}
-
-/// Reports that a thread has ended, by a panic too.
-struct TellEnd(mpsc::UnboundedSender<()>);
-
-impl Drop for TellEnd {
-    fn drop(&mut self) {
-        let _ = self.0.send(()); // The server is gone.
     }
 }
 

@@ -225,7 +225,7 @@ where
                 activity.set_write_blocked(connection.socket.is_write_blocked());
                 activity.is_evicted()
             }) => Some(Closing::Room),
-            closing = poll_fn(|cx| client.poll(cx, connection)) => Some(closing),
+            closing = client.over(connection) => Some(closing),
         };
         match closing {
             None if is_spent() => activity.count_closing(Closing::Requests),

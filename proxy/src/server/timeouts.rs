@@ -2,7 +2,8 @@
 //! their own ([`ClientBody`](super::ClientBody)), and so have HTTP/2 streams
 //! ([`Sending`](super::sending::Sending)).
 
-use std::task::{Context, Poll, ready};
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use http1_strict::Unfinished;
@@ -106,29 +107,38 @@ impl ClientTimeout {
         self.leaves_since = Some(Instant::now());
     }
 
-    /// Ready when the client has kept us waiting for too long.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, connection: &Connection) -> Poll<Closing> {
+    /// Waits until the client has kept us waiting for too long. Looks at what has changed each time
+    /// that the connection's task is woken.
+    pub(super) async fn over(&mut self, connection: &Connection) -> Closing {
+        poll_fn(|cx| {
+            self.note(connection);
+            let Some((due, closing)) = self.due(connection) else { return Poll::Pending };
+            self.alarm.poll(cx, due).map(|()| closing)
+        })
+        .await
+    }
+
+    /// Notes what the connection waits for by now, and whether the client has gone on.
+    fn note(&mut self, connection: &Connection) {
         let waits_for = WaitsFor::of(connection);
         let progress = waits_for.progress(connection);
-        if (waits_for, progress) != (self.waits_for, self.progress) {
-            if self.waits_for == WaitsFor::Reader {
-                self.blocked += self.since.elapsed();
-            }
-            match waits_for {
-                WaitsFor::Head | WaitsFor::Reader | WaitsFor::ReaderOverHttp2 => {
-                    self.since = Instant::now()
-                }
-                WaitsFor::Request => {
-                    (self.blocked, self.written_before) =
-                        (Duration::ZERO, connection.socket.bytes_written());
-                }
-                WaitsFor::Us => {}
-            }
-            (self.waits_for, self.progress) = (waits_for, progress);
+        if (waits_for, progress) == (self.waits_for, self.progress) {
+            return;
         }
-        let Some((due, closing)) = self.due(connection) else { return Poll::Pending };
-        ready!(self.alarm.poll(cx, due));
-        Poll::Ready(closing)
+        if self.waits_for == WaitsFor::Reader {
+            self.blocked += self.since.elapsed();
+        }
+        match waits_for {
+            WaitsFor::Head | WaitsFor::Reader | WaitsFor::ReaderOverHttp2 => {
+                self.since = Instant::now()
+            }
+            WaitsFor::Request => {
+                (self.blocked, self.written_before) =
+                    (Duration::ZERO, connection.socket.bytes_written());
+            }
+            WaitsFor::Us => {}
+        }
+        (self.waits_for, self.progress) = (waits_for, progress);
     }
 
     fn due(&self, connection: &Connection) -> Option<(Instant, Closing)> {
@@ -168,7 +178,6 @@ fn until_written(limits: &Limits, written: u64, blocked: Duration) -> (Duration,
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
     use std::rc::Rc;
 
     use bytes::{Buf, Bytes};
@@ -190,7 +199,7 @@ mod tests {
     }
 
     async fn is_over(client: &mut ClientTimeout, connection: &Connection) -> bool {
-        let over = poll_fn(|cx| client.poll(cx, connection));
+        let over = client.over(connection);
         timeout(SECOND / 100, LocalSet::new().run_until(over)).await.is_ok()
     }
 

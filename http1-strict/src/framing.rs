@@ -2,7 +2,7 @@
 
 use crate::error::GrammarError;
 
-pub(crate) const CONTENT_LENGTH: &[u8] = b"content-length";
+const CONTENT_LENGTH: &[u8] = b"content-length";
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding";
 const CHUNKED: &[u8] = b"chunked";
 
@@ -47,13 +47,6 @@ impl Name {
             _ => Field::Other,
         }
     }
-}
-
-/// Whether this is the name of one of the two fields.
-pub(crate) fn is_framing(name: &[u8]) -> bool {
-    let may_be_one = matches!(name.first(), Some(b'C' | b'c' | b'T' | b't'));
-    may_be_one
-        && [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
 /// Whether `name` continues with `part` at `at`. Ignores case.

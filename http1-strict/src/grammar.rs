@@ -1,9 +1,8 @@
 //! The state machine that reads the requests of one connection.
 
-use crate::bytes::{is_target, is_token, run_of, run_of_target, run_of_value};
+use crate::bytes::{is_target, is_token, is_value, run_of};
 use crate::error::{GrammarError, Violation};
 use crate::framing::{Field, Framing, Name, chunked_goes_on, is_all_of_chunked, with_size_digit};
-use crate::lines;
 use crate::state::State;
 
 const VERSION: &[u8] = b"HTTP/1.";
@@ -62,7 +61,6 @@ impl RequestGrammar {
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         let mut rest = bytes;
         loop {
-            rest = self.lines(rest);
             let run = self.run(rest);
             let Some((byte, after)) = rest.get(run..).and_then(<[u8]>::split_first) else {
                 return Ok(());
@@ -108,37 +106,10 @@ impl RequestGrammar {
         self.state == State::Data
     }
 
-    /// Reads the whole lines at the start of `rest` that `lines.rs` knows, and returns the bytes
-    /// after them.
-    fn lines<'b>(&mut self, mut rest: &'b [u8]) -> &'b [u8] {
-        if matches!(self.state, State::Between | State::Blank)
-            && let Some(length) = lines::request_line(rest)
-        {
-            self.begin_head(false);
-            self.state = State::LineStart;
-            rest = rest.get(length..).unwrap_or_default();
-        }
-        if self.state == State::LineStart {
-            while let Some(length) = lines::field(rest).or_else(|| self.length_line(rest)) {
-                rest = rest.get(length..).unwrap_or_default();
-            }
-        }
-        rest
-    }
-
-    /// Reads a whole `Content-Length` line, and returns the line's length.
-    fn length_line(&mut self, rest: &[u8]) -> Option<usize> {
-        let (length, digits) = lines::content_length(rest)?;
-        let none = self.framing.begin_length().ok()?; // Fails after another one, and in trailers.
-        self.framing =
-            digits.iter().try_fold(none, |framing, digit| framing.with_digit(*digit).ok())?;
-        Some(length)
-    }
-
     /// Reads the bytes that do not change the state, and returns their number.
     fn run(&mut self, rest: &[u8]) -> usize {
         if self.state == State::Value {
-            return run_of_value(rest);
+            return run_of(rest, is_value);
         }
         if self.state == State::Name {
             let run = run_of(rest, is_token);
@@ -146,7 +117,7 @@ impl RequestGrammar {
             return run;
         }
         if self.state == State::Target {
-            return run_of_target(rest);
+            return run_of(rest, is_target);
         }
         if self.state == State::Data {
             let run = usize::try_from(self.left).map_or(rest.len(), |left| left.min(rest.len()));

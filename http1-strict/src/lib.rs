@@ -38,7 +38,6 @@ mod bytes;
 mod error;
 mod framing;
 mod grammar;
-mod lines;
 mod reader;
 mod state;
 

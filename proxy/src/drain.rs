@@ -66,7 +66,7 @@ pub async fn drain(
         ended = timeout(LAST_ANSWERS_MAX, server.ended()).await.is_ok();
     }
     let (open, requests) = under_way();
-    let cut = if ended { 0 } else { server.cut().await.cut };
+    let cut = if ended { 0 } else { server.cut().await };
     if cut > 0 {
         tracing::warn!(
             step = "cutting",

@@ -3,14 +3,12 @@
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
-use std::pin::Pin;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, set_hook};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::thread;
 
-use pin_project_lite::pin_project;
+use futures_util::{FutureExt, TryFutureExt};
 
 /// Panics of all threads. The hook that counts them is the process's, and so is the count.
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -44,29 +42,8 @@ pub fn count() -> u64 {
 ///
 /// # Errors
 /// [`Panicked`] instead of the panic.
-pub fn contained<F: Future>(work: F) -> Contained<F> {
-    Contained { work }
-}
-
-pin_project! {
-    /// See [`contained`]. Not an `async fn`, which would have room for the work twice: as what it
-    /// was given, and as what it waits for.
-    pub struct Contained<F> {
-        #[pin]
-        work: F,
-    }
-}
-
-impl<F: Future> Future for Contained<F> {
-    type Output = Result<F::Output, Panicked>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let work = self.project().work;
-        match catch_unwind(AssertUnwindSafe(|| work.poll(context))) {
-            Ok(polled) => polled.map(Ok),
-            Err(_) => Poll::Ready(Err(Panicked)),
-        }
-    }
+pub fn contained<F: Future>(work: F) -> impl Future<Output = Result<F::Output, Panicked>> {
+    AssertUnwindSafe(work).catch_unwind().map_err(|_| Panicked)
 }
 
 fn log(panic: &PanicHookInfo<'_>) {
@@ -94,6 +71,8 @@ fn reason(payload: &dyn Any) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::catch_unwind;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,5 @@
 //! The routes in force: which lock guards a request, and where its token stands.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -132,49 +131,24 @@ pub(crate) fn record_range(lock: &Lock) -> KeyRange {
     }
 }
 
-/// The name of a lock, rendered without allocating.
-pub struct KeyBuffer {
-    text: [u8; LockKey::BYTES_MAX],
-    length: usize,
-}
-
-impl KeyBuffer {
-    /// The key of the lock that guards a request on this path with these headers.
-    ///
-    /// # Errors
-    /// `lock-not-allowed` if it is too long or is not one of the route's; `token-missing` and
-    /// `token-malformed` as for the token, where the caller names the lock.
-    pub fn render(
-        lock: &Lock,
-        captures: &Captures<'_>,
-        names: &TokenHeaders,
-        headers: &HeaderMap,
-    ) -> Result<KeyBuffer, Rejection> {
-        let mut buffer = KeyBuffer { text: [0; LockKey::BYTES_MAX], length: 0 };
-        let written = if lock.from_header {
-            let key = lock
-                .key
-                .named_on_path(names.lock(headers)?, captures)
-                .ok_or(Rejection::LockNotAllowed)?;
-            fmt::Write::write_str(&mut buffer, &key)
-        } else {
-            lock.key.render_into(captures, &mut buffer)
-        };
-        written.map(|()| buffer).map_err(|fmt::Error| Rejection::LockNotAllowed)
+/// The name of the lock that guards a request on this path with these headers.
+///
+/// # Errors
+/// `lock-not-allowed` if it is too long or is not one of the route's; `token-missing` and
+/// `token-malformed` as for the token, where the caller names the lock.
+pub fn lock_name(
+    lock: &Lock,
+    captures: &Captures<'_>,
+    names: &TokenHeaders,
+    headers: &HeaderMap,
+) -> Result<String, Rejection> {
+    let mut name = String::with_capacity(64);
+    if lock.from_header {
+        let key = lock.key.named_on_path(names.lock(headers)?, captures);
+        name.push_str(&key.ok_or(Rejection::LockNotAllowed)?);
+    } else {
+        let rendered = lock.key.render_into(captures, &mut name);
+        rendered.map_err(|fmt::Error| Rejection::LockNotAllowed)?;
     }
-}
-
-impl Borrow<str> for KeyBuffer {
-    fn borrow(&self) -> &str {
-        std::str::from_utf8(&self.text[..self.length]).expect("whole strings were written")
-    }
-}
-
-impl fmt::Write for KeyBuffer {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.text.get_mut(self.length..self.length + text.len()).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.length += text.len();
-        Ok(())
-    }
+    if name.len() <= LockKey::BYTES_MAX { Ok(name) } else { Err(Rejection::LockNotAllowed) }
 }

@@ -13,7 +13,7 @@ use crate::fencing::GuardedBy;
 use crate::recording::{Answer, Subject};
 use crate::refusal::Failure;
 use crate::request_context::RequestContext;
-use crate::routes::KeyBuffer;
+use crate::routes::lock_name;
 use crate::server::ClientBody;
 use crate::upstream::check_host;
 
@@ -100,7 +100,7 @@ fn lock(context: &RequestContext, captures: &Captures<'_>, headers: &HeaderMap) 
     let active = context.active_route();
     match (&context.route().mode, &active.guard) {
         (Mode::Enforce(lock) | Mode::Shadow(lock), Some(guard)) => {
-            Some(guard.lock(|| KeyBuffer::render(lock, captures, &active.headers, headers)))
+            Some(guard.lock(|| lock_name(lock, captures, &active.headers, headers)))
         }
         (Mode::Enforce(_) | Mode::Shadow(_), None) | (Mode::Off, _) => None,
     }

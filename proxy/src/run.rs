@@ -29,7 +29,7 @@ use crate::observe::{Observations, collector};
 use crate::process::Process;
 use crate::reload::{Origin, ReloadSignals, Reloader, Reloads};
 use crate::server::{
-    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server,
+    BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server,
     ThreadService, serve,
 };
 use crate::server_tls;
@@ -431,31 +431,13 @@ fn threads(config: &Config) -> NonZeroUsize {
 }
 
 /// With so many connections in all: as many as configured, or as the descriptors allow.
-fn client_limits(limits: &fencepost_config::Limits, connections_max: usize) -> Limits {
+fn client_limits(limits: &Limits, connections_max: usize) -> Limits {
     // What a client may have was set for more connections than there are: it is not to get them
     // all.
     let per_client_max = if connections_max < limits.connections_max {
-        limits
-            .connections_per_client_max
-            .min(fencepost_config::Limits::all_but_a_few(connections_max))
+        limits.connections_per_client_max.min(Limits::all_but_a_few(connections_max))
     } else {
         limits.connections_per_client_max
     };
-    Limits {
-        connections_max,
-        connections_per_client_max: per_client_max,
-        requests_per_connection_max: limits.requests_per_connection_max,
-        handshake_timeout: limits.handshake_timeout,
-        header_timeout: limits.header_timeout,
-        idle_timeout: limits.idle_timeout,
-        body_timeout: limits.body_timeout,
-        body_rate_min: limits.body_rate_min,
-        body_bytes_max: limits.body_bytes_max,
-        header_bytes_max: limits.header_bytes_max,
-        headers_max: limits.headers_max,
-        streams_max: limits.h2_streams_max,
-        resets_max: limits.h2_resets_max,
-        control_frames_max: limits.h2_control_frames_max,
-        ..server::Limits::default()
-    }
+    Limits { connections_max, connections_per_client_max: per_client_max, ..*limits }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use http::{Request, Response};
 use tower::{Service, service_fn};
 
-use crate::access_log::{Logged, Unanswered, logged};
+use crate::access_log::{Logged, Pending, logged};
 use crate::active_config::{ThreadInForce, ThreadShare};
 use crate::in_place::pinned;
 use crate::panics::{Panicked, contained};
@@ -39,12 +39,12 @@ async fn serve(
     request: Box<Request<ClientBody>>,
 ) -> Result<Response<Logged<ResponseBody<WorkerPermit>>>, Infallible> {
     let context = Rc::new(RequestContext::new(share, &request));
-    let unanswered = Unanswered::of(&context);
+    let pending = Pending::of(&context);
     let answer = match contained(forward(&context, request)).await {
         Ok(Ok(answer) | Err(answer)) => answer,
         Err(Panicked) => context.panicked(),
     };
-    Ok(logged(*answer, unanswered))
+    Ok(logged(*answer, pending))
 }
 
 /// A request takes these steps from top to bottom; each may answer it. What comes out of each is a

@@ -13,7 +13,7 @@ use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, provider};
 use crate::error::{FileRole, Flaw, TlsError};
 use crate::expiry::Expiry;
-use crate::followed::{Followed, Kept, Look, Recipe};
+use crate::followed::{Followed, Kept, Look, Made, Recipe};
 use crate::identity::IdentityFiles;
 use crate::pinned::Peer;
 use crate::trust::Trust;
@@ -113,14 +113,8 @@ struct Client {
     is_followed: bool,
 }
 
-struct MadeClient {
-    config: Arc<ClientConfig>,
-    entries: Arc<[TrustEntry]>,
-    expiries: Arc<[Expiry]>,
-}
-
 impl Recipe for Client {
-    type Made = MadeClient;
+    type Config = ClientConfig;
 
     fn paths(&self) -> Vec<&Path> {
         if !self.is_followed {
@@ -131,7 +125,11 @@ impl Recipe for Client {
         trust.chain(identity.iter().flat_map(IdentityFiles::paths)).collect()
     }
 
-    fn make(&self, contents: &Contents, _old: Option<&MadeClient>) -> Result<MadeClient, TlsError> {
+    fn make(
+        &self,
+        contents: &Contents,
+        _old: Option<&ClientConfig>,
+    ) -> Result<Made<ClientConfig>, TlsError> {
         let ClientFiles { ca, crl, identity } = &self.files;
         let trust = Trust::read(contents, ca, crl.as_deref(), Peer::Server)?;
         let verifier = server_verifier(&trust, ca, crl.as_deref())?;
@@ -153,11 +151,7 @@ impl Recipe for Client {
         // The other side's certificate is verified when a session begins, and never again: not when
         // it has ended since.
         config.resumption = Resumption::disabled();
-        Ok(MadeClient { config: Arc::new(config), entries, expiries: expiries.into() })
-    }
-
-    fn expiries(made: &MadeClient) -> Arc<[Expiry]> {
-        Arc::clone(&made.expiries)
+        Ok(Made { config: Arc::new(config), entries, expiries: expiries.into() })
     }
 }
 

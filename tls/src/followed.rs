@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use crate::contents::{Contents, Fingerprint};
 use crate::error::TlsError;
 use crate::expiry::Expiry;
+use crate::trust_entry::TrustEntry;
 
 /// What a look at the files came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,20 +37,30 @@ pub trait Followed: Send + Sync {
 
 /// What a set of files can be made into.
 pub(crate) trait Recipe: Send + Sync {
-    type Made: Send + Sync;
+    /// What rustls takes.
+    type Config: Send + Sync;
 
     fn paths(&self) -> Vec<&Path>;
 
     /// Makes it. `old` is what was made last, if anything was.
-    fn make(&self, contents: &Contents, old: Option<&Self::Made>) -> Result<Self::Made, TlsError>;
+    fn make(
+        &self,
+        contents: &Contents,
+        old: Option<&Self::Config>,
+    ) -> Result<Made<Self::Config>, TlsError>;
+}
 
-    fn expiries(made: &Self::Made) -> Arc<[Expiry]>;
+/// What was made of files.
+pub(crate) struct Made<C> {
+    pub(crate) config: Arc<C>,
+    pub(crate) entries: Arc<[TrustEntry]>,
+    pub(crate) expiries: Arc<[Expiry]>,
 }
 
 /// The one that is in force, and what the files held when they were last read.
 pub(crate) struct Kept<R: Recipe> {
     pub(crate) recipe: R,
-    made: ArcSwap<R::Made>,
+    made: ArcSwap<Made<R::Config>>,
     /// Locked from reading to putting in force, so that two looks at once do not put the older one
     /// in force last.
     last_read: Mutex<Fingerprint>,
@@ -73,7 +84,7 @@ impl<R: Recipe> Kept<R> {
         Ok(Kept { made, last_read, recipe })
     }
 
-    pub(crate) fn now(&self) -> Arc<R::Made> {
+    pub(crate) fn now(&self) -> Arc<Made<R::Config>> {
         self.made.load_full()
     }
 }
@@ -86,7 +97,7 @@ impl<R: Recipe> Followed for Kept<R> {
         if *last_read == fingerprint {
             return Look::Unchanged;
         }
-        let made = self.recipe.make(&contents, Some(&self.now()));
+        let made = self.recipe.make(&contents, Some(&self.now().config));
         *last_read = fingerprint;
         match made {
             Ok(made) => {
@@ -96,7 +107,8 @@ impl<R: Recipe> Followed for Kept<R> {
             Err(error) => Look::Failed(error),
         }
     }
+
     fn expiries(&self) -> Arc<[Expiry]> {
-        R::expiries(&self.now())
+        Arc::clone(&self.now().expiries)
     }
 }

@@ -13,7 +13,7 @@ use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, TLS13_ONLY, provider};
 use crate::error::{FileRole, Flaw, TlsError};
 use crate::expiry::Expiry;
-use crate::followed::{Followed, Kept, Look, Recipe};
+use crate::followed::{Followed, Kept, Look, Made, Recipe};
 use crate::identity::IdentityFiles;
 use crate::pinned::Peer;
 use crate::trust::Trust;
@@ -111,14 +111,8 @@ struct Server {
     alpn: Vec<Vec<u8>>,
 }
 
-struct MadeServer {
-    config: Arc<ServerConfig>,
-    entries: Arc<[TrustEntry]>,
-    expiries: Arc<[Expiry]>,
-}
-
 impl Recipe for Server {
-    type Made = MadeServer;
+    type Config = ServerConfig;
 
     fn paths(&self) -> Vec<&Path> {
         let clients = self.files.clients.iter();
@@ -127,7 +121,11 @@ impl Recipe for Server {
         self.files.identity.paths().chain(trust.map(PathBuf::as_path)).collect()
     }
 
-    fn make(&self, contents: &Contents, old: Option<&MadeServer>) -> Result<MadeServer, TlsError> {
+    fn make(
+        &self,
+        contents: &Contents,
+        old: Option<&ServerConfig>,
+    ) -> Result<Made<ServerConfig>, TlsError> {
         let (identity, mut expiries) = self.files.identity.make(contents)?;
         let mut verifier = None;
         let mut entries: Arc<[TrustEntry]> = Arc::default();
@@ -157,16 +155,12 @@ impl Recipe for Server {
             config.send_tls13_tickets = 0;
             config.session_storage = Arc::new(NoServerSessionStorage {});
         } else if let Some(old) = old {
-            config.ticketer = Arc::clone(&old.config.ticketer);
-            config.session_storage = Arc::clone(&old.config.session_storage);
+            config.ticketer = Arc::clone(&old.ticketer);
+            config.session_storage = Arc::clone(&old.session_storage);
         } else {
             config.ticketer = Ticketer::new().expect("the system has random numbers");
         }
-        Ok(MadeServer { config: Arc::new(config), entries, expiries: expiries.into() })
-    }
-
-    fn expiries(made: &MadeServer) -> Arc<[Expiry]> {
-        Arc::clone(&made.expiries)
+        Ok(Made { config: Arc::new(config), entries, expiries: expiries.into() })
     }
 }
 

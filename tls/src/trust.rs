@@ -57,19 +57,14 @@ impl Trust {
         }
         let unusable =
             |index, reason: String| ca.error(Flaw::Certificate { number: index + 1, reason });
-        let mut parsed = Vec::new();
+        let mut authorities = RootCertStore::empty();
+        let mut issuers: Vec<Vec<u8>> = Vec::new();
+        let mut entries = Vec::new();
         for (index, certificate) in certificates.iter().enumerate() {
             let (_, one) = X509Certificate::from_der(certificate)
                 .map_err(|_| unusable(index, "it cannot be read".to_owned()))?;
-            parsed.push(one);
-        }
-        let mut authorities = RootCertStore::empty();
-        let mut issuers = Vec::new();
-        let mut entries = Vec::new();
-        for (index, (certificate, one)) in certificates.iter().zip(&parsed).enumerate() {
-            let pinned =
-                || Pinned::new(certificate, one, peer, &parsed, crl.map(|_| crls.as_slice()));
-            let (standing, issuer) = match NoAuthority::of(one) {
+            let pinned = || Pinned::new(certificate, &one, peer, crl.is_some());
+            let (standing, issuer) = match NoAuthority::of(&one) {
                 None => {
                     authorities
                         .add(certificate.clone())
@@ -83,19 +78,17 @@ impl Trust {
                 }
                 Some(why) => (Standing::Pinned(pinned(), why), one.issuer()),
             };
-            if !issuers.contains(&issuer.as_raw()) {
-                issuers.push(issuer.as_raw());
+            if !issuers.iter().any(|known| known == issuer.as_raw()) {
+                issuers.push(issuer.as_raw().to_vec());
             }
             let (file, subject) = (ca.path.to_owned(), one.subject().to_string());
             entries.push(TrustEntry { file, number: index + 1, subject, standing });
         }
-        let issuers =
-            issuers.into_iter().map(|name| DistinguishedName::from(name.to_vec())).collect();
         Ok(Trust {
             authorities: Arc::new(authorities),
             entries: entries.into(),
             crls,
-            issuers,
+            issuers: issuers.into_iter().map(DistinguishedName::from).collect(),
             expiries,
         })
     }

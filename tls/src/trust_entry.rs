@@ -110,13 +110,8 @@ fn refusal(error: &CertificateError, pinned: &Pinned) -> String {
         CertificateError::NotValidYet => {
             format!("it is not valid before {}", date(pinned.not_before))
         }
-        CertificateError::Revoked => "it is revoked".to_owned(),
         CertificateError::UnknownRevocationStatus => {
-            "crl has no list that its issuer has signed, or the issuer is not in the file"
-                .to_owned()
-        }
-        CertificateError::ExpiredRevocationList => {
-            "the revocation list of its issuer is overdue".to_owned()
+            "with crl, only what an authority has issued is trusted".to_owned()
         }
         CertificateError::InvalidPurpose => {
             "its extended key usage is for something else".to_owned()

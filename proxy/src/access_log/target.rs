@@ -1,7 +1,7 @@
 //! Where the lines of an access log are written to.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,6 @@ pub(super) struct Target {
     reopen: Arc<AtomicBool>,
     /// Whether it could not be when that was last tried.
     fails_to_open: bool,
-    /// Whether what was written last ends within a line, as where a disk was full: what is written
-    /// next begins on a new one.
-    is_torn: bool,
     /// Lines that could not be written.
     failures: Complaints,
 }
@@ -53,16 +50,8 @@ impl Target {
                 (path.display().to_string(), Box::new(open(path)?), Some(path.clone()))
             }
         };
-        let is_torn = path.as_deref().is_some_and(ends_within_a_line);
-        Ok(Target {
-            name,
-            output,
-            path,
-            reopen,
-            fails_to_open: false,
-            is_torn,
-            failures: Complaints::default(),
-        })
+        let (fails_to_open, failures) = (false, Complaints::default());
+        Ok(Target { name, output, path, reopen, fails_to_open, failures })
     }
 
     pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -72,7 +61,6 @@ impl Target {
             match open(path) {
                 Ok(file) => {
                     self.output = Box::new(file);
-                    self.is_torn = ends_within_a_line(path);
                     self.fails_to_open = false;
                 }
                 // Lines go on into the old one, until it can be.
@@ -84,45 +72,13 @@ impl Target {
                 }
             }
         }
-        self.write_whole(lines).inspect_err(|error| {
+        self.output.write_all(lines).inspect_err(|error| {
             let ends = lines.iter().filter(|byte| **byte == b'\n'); // No text in a line has any of its own.
             if let Some(lines) = self.failures.more(ends.count() as u64, Instant::now()) {
                 tracing::warn!(path = self.name, lines, %error, "lines could not be written to the access log");
             }
         })
     }
-
-    /// Writes all of the lines, by one call if its output takes them, and notes where it ends if it
-    /// can't.
-    fn write_whole(&mut self, lines: &[u8]) -> io::Result<()> {
-        let on_a_new_line = self.is_torn.then(|| [b"\n", lines].concat());
-        let mut left = on_a_new_line.as_deref().unwrap_or(lines);
-        while !left.is_empty() {
-            match self.output.write(left) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    self.is_torn = left[written - 1] != b'\n';
-                    left = &left[written..];
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether a file that was not begun by us has the beginning of a line at its end. Of what is no
-/// file, or can't be read, nobody knows.
-fn ends_within_a_line(path: &Path) -> bool {
-    let last = || {
-        let mut file =
-            path.metadata().ok().filter(Metadata::is_file).and_then(|_| File::open(path).ok())?;
-        file.seek(SeekFrom::End(-1)).ok()?;
-        let mut last = [0];
-        file.read_exact(&mut last).ok().map(|()| last)
-    };
-    last().is_some_and(|last| last != *b"\n")
 }
 
 fn open(path: &Path) -> Result<File, OpenError> {
@@ -146,61 +102,7 @@ fn open_at_once(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-    use std::sync::atomic::AtomicU64;
-
     use super::*;
-
-    /// A disk with room for so many bytes more.
-    #[derive(Clone, Default)]
-    struct Disk {
-        written: Arc<Mutex<Vec<u8>>>,
-        room: Arc<AtomicU64>,
-    }
-
-    impl Write for Disk {
-        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            let room = self.room.load(Ordering::Relaxed);
-            let taken = text.len().min(usize::try_from(room).unwrap());
-            if taken == 0 {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            self.room.store(room - taken as u64, Ordering::Relaxed);
-            self.written.lock().unwrap().extend_from_slice(&text[..taken]);
-            Ok(taken)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// What stands on a disk that had room for so many bytes at each of these writes.
-    fn check(writes: &[(u64, &str, bool)], stands: &str) {
-        let disk = Disk::default();
-        let mut target = Target {
-            name: "disk".to_owned(),
-            output: Box::new(disk.clone()),
-            path: None,
-            reopen: Arc::default(),
-            fails_to_open: false,
-            is_torn: false,
-            failures: Complaints::default(),
-        };
-        for (room, lines, is_whole) in writes {
-            disk.room.store(*room, Ordering::Relaxed);
-            assert_eq!(
-                target.write(lines.as_bytes()).is_ok(),
-                *is_whole,
-                "{lines:?} of {writes:?}"
-            );
-        }
-        assert_eq!(
-            String::from_utf8(disk.written.lock().unwrap().clone()).unwrap(),
-            stands,
-            "{writes:?}"
-        );
-    }
 
     /// It was not tried again before the next reload, and lines went on into the file that had been
     /// renamed.
@@ -227,17 +129,5 @@ mod tests {
             ("a\nb\nc\n", "d\ne\n")
         );
         assert!(!reopen.load(Ordering::Relaxed));
-    }
-
-    /// It was glued to what there had been room for, and was in no count of lost lines.
-    #[test]
-    fn the_line_after_one_that_was_not_written_whole_stands_alone() {
-        check(&[(99, "aa\n", true), (99, "bb\n", true)], "aa\nbb\n");
-        check(&[(1, "aa\n", false), (99, "bb\n", true), (99, "cc\n", true)], "a\nbb\ncc\n");
-        check(&[(1, "aa\n", false), (0, "bb\n", false), (99, "cc\n", true)], "a\ncc\n");
-        check(&[(1, "aa\n", false), (1, "bb\n", false), (99, "cc\n", true)], "a\ncc\n");
-        check(&[(1, "aa\n", false), (2, "bb\n", false), (99, "cc\n", true)], "a\nb\ncc\n");
-        check(&[(0, "aa\n", false), (99, "bb\n", true)], "bb\n");
-        check(&[(3, "aa\nbb\n", false), (99, "cc\n", true)], "aa\ncc\n");
     }
 }

@@ -1,12 +1,12 @@
 //! Takes connections from the kernel and hands each to the worker thread with the fewest.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use socket2::Socket;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 
 use super::client::ClientAddress;
@@ -14,26 +14,16 @@ use super::connection_limiter::{ConnectionLimiter, Slot};
 use super::listener::{ListenAddress, Listener, ListenerTls};
 use super::thread::Stage;
 
+/// How long a listener is left alone that can't accept.
+const RETRY_PERIOD: Duration = Duration::from_millis(500);
+
 /// A connection on its way to a worker thread.
 pub(super) struct Accepted {
-    pub(super) stream: AcceptedStream,
+    pub(super) socket: Socket,
+    pub(super) client: ClientAddress,
     pub(super) tls: Option<ListenerTls>,
     pub(super) counted: CountedIn,
     pub(super) slot: Slot,
-}
-
-pub(super) enum AcceptedStream {
-    Tcp(TcpStream, SocketAddr),
-    Unix(UnixStream),
-}
-
-impl AcceptedStream {
-    fn client(&self) -> ClientAddress {
-        match self {
-            AcceptedStream::Tcp(_, peer) => ClientAddress::Tcp(*peer),
-            AcceptedStream::Unix(_) => ClientAddress::Unix,
-        }
-    }
 }
 
 /// One connection in its thread's load.
@@ -73,32 +63,30 @@ pub(super) async fn accept_loop(
 ) -> io::Result<()> {
     let Listener { address, socket, file: _file, tls } = listener;
     let listening = match address {
-        ListenAddress::Tcp(_) => Listening::Tcp(tokio::net::TcpListener::from_std(socket.into())?),
-        ListenAddress::Unix(_) => {
-            Listening::Unix(tokio::net::UnixListener::from_std(socket.into())?)
-        }
+        ListenAddress::Tcp(_) => Listening::Tcp(TcpListener::from_std(socket.into())?),
+        ListenAddress::Unix(_) => Listening::Unix(UnixListener::from_std(socket.into())?),
     };
     let mut begun = stage.clone();
     let accepting = async {
         if begun.wait_for(|stage| *stage >= Stage::Serving).await.is_err() {
             return; // The server is gone.
         }
-        let mut backoff = Backoff::default();
         loop {
-            let stream = match listening.accept().await {
-                Ok(stream) => stream,
+            let (socket, client) = match listening.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
-                    backoff.wait(&error).await;
+                    if !is_of_one_connection(&error) {
+                        tracing::warn!(%error, "cannot accept connections, trying again in {RETRY_PERIOD:?}");
+                        tokio::time::sleep(RETRY_PERIOD).await;
+                    }
                     continue;
                 }
             };
-            backoff = Backoff::default();
-            let Some(share) = limiter.admit(stream.client()) else { continue };
-            let slot = limiter.slot(share).await;
+            let Some(slot) = limiter.slot(client).await else { continue };
             let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
             let worker = least.expect("there is a worker thread");
-            let accepted =
-                Accepted { stream, tls: tls.clone(), counted: CountedIn::new(&worker.load), slot };
+            let (tls, counted) = (tls.clone(), CountedIn::new(&worker.load));
+            let accepted = Accepted { socket, client, tls, counted, slot };
             let _ = worker.connections.send(Box::new(accepted)); // A thread that has ended closes it by dropping it.
         }
     };
@@ -111,50 +99,34 @@ pub(super) async fn accept_loop(
 }
 
 enum Listening {
-    Tcp(tokio::net::TcpListener),
-    Unix(tokio::net::UnixListener),
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
 impl Listening {
     /// The next connection, registered with no runtime yet: it goes to another thread's.
-    async fn accept(&self) -> io::Result<AcceptedStream> {
+    async fn accept(&self) -> io::Result<(Socket, ClientAddress)> {
         match self {
             Listening::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(AcceptedStream::Tcp(stream.into_std()?, peer))
+                Ok((stream.into_std()?.into(), ClientAddress::Tcp(peer)))
             }
             Listening::Unix(listener) => {
-                Ok(AcceptedStream::Unix(listener.accept().await?.0.into_std()?))
+                Ok((listener.accept().await?.0.into_std()?.into(), ClientAddress::Unix))
             }
         }
     }
 }
 
-/// How long to leave a listener alone that can't accept.
-struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Backoff {
-        Backoff(Duration::from_millis(10))
-    }
-}
-
-impl Backoff {
-    async fn wait(&mut self, error: &io::Error) {
-        // What goes wrong with one connection is no reason to keep the next waiting.
-        let of_one_connection = [
-            io::ErrorKind::ConnectionAborted,
-            io::ErrorKind::ConnectionReset,
-            io::ErrorKind::Interrupted,
-            io::ErrorKind::NotConnected,
-            io::ErrorKind::InvalidInput, // Setting an option of a socket whose client has left.
-        ];
-        if of_one_connection.contains(&error.kind()) {
-            return;
-        }
-        tracing::warn!(%error, "cannot accept connections, trying again in {:?}", self.0);
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 2).min(Duration::from_secs(1));
-    }
+/// Whether it is no reason to keep the next connection waiting.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    let of_one_connection = [
+        io::ErrorKind::ConnectionAborted,
+        io::ErrorKind::ConnectionReset,
+        io::ErrorKind::Interrupted,
+        io::ErrorKind::NotConnected,
+        io::ErrorKind::InvalidInput, // Setting an option of a socket whose client has left.
+    ];
+    of_one_connection.contains(&error.kind())
 }

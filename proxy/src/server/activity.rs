@@ -2,9 +2,8 @@
 //! of that goes on.
 
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 use tokio::time::Instant;
 
@@ -72,14 +71,10 @@ impl Activity {
         drop(self.in_flight());
     }
 
-    /// Whether the connection is to close because others need its slot.
+    /// Whether the connection is to close because others need its slot. The task that serves the
+    /// connection is woken then.
     pub(super) fn is_evicted(&self) -> bool {
         self.tracked.is_evicted()
-    }
-
-    /// Waits until that is so. Wakes the task that serves the connection, and no other.
-    pub(super) async fn evicted(&self) {
-        poll_fn(|_| if self.is_evicted() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// Counts the connection as closed by this limit.

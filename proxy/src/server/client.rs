@@ -34,8 +34,11 @@ pub enum Protocol {
     Http2,
 }
 
-/// What the TLS handshake showed of a client.
-pub(super) struct TlsClient {
+/// A client, as the beginning of its connection has shown it.
+pub(super) struct Client {
+    pub(super) address: ClientAddress,
+    pub(super) protocol: Protocol,
+    pub(super) is_tls: bool,
     /// The names in its certificate, shared by its requests. `None` if it showed no certificate.
     pub(super) names: Option<Rc<PeerNames>>,
 }

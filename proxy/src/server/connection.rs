@@ -1,10 +1,11 @@
 //! What the requests of one client connection share: who the client is, and what the connection is
 //! doing.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt::Write as _;
+use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use fencepost_tls::PeerNames;
 use http::HeaderValue;
@@ -12,86 +13,85 @@ use http1_strict::Progress;
 
 use super::activity::{Activity, UnderWay};
 use super::answer::Tunnel;
-use super::client::{ClientAddress, Protocol, TlsClient};
+use super::client::{Client, ClientAddress, Protocol};
 use super::limits::{Closing, Limits};
-use super::sending::{Sending, SentOnConnection};
+use super::sending::Sending;
 use crate::wire::{Background, Socket};
 
 /// A client's connection. One per connection, shared by its requests.
 pub struct Connection {
-    address: ClientAddress,
-    protocol: Protocol,
+    client: Client,
     forwarded_for: Option<HeaderValue>,
-    /// Boxed: most connections of most listeners have none.
-    tls: Option<Box<TlsClient>>,
     pub(super) limits: Rc<Limits>,
     pub(super) socket: Socket,
     pub(super) background: Background,
     pub(super) activity: Rc<Activity>,
-    /// Requests so far.
-    pub(super) requests: Cell<u64>,
-    /// The last request whose body was held back and not asked for: the connection ends with its
-    /// response. 0: none.
-    pub(super) unasked: Cell<u64>,
     /// On HTTP/1: how far its requests were read.
     pub(super) progress: Progress,
+    pub(super) state: RefCell<ConnectionState>,
+}
+
+/// What changes on a connection as its requests go by.
+#[derive(Default)]
+pub(super) struct ConnectionState {
+    /// Requests so far.
+    pub(super) requests: u64,
+    /// The last request whose body was held back and not asked for: the connection ends with its
+    /// response. 0: none.
+    pub(super) unasked: u64,
     /// On HTTP/1: what takes the connection over once the response that switches protocols is out.
-    pub(super) tunnel: Cell<Option<Tunnel>>,
+    pub(super) tunnel: Option<Tunnel>,
     /// On HTTP/2: the request that has just begun, until its stream takes this.
-    pub(super) newest: Cell<Option<Rc<Sending>>>,
-    /// On HTTP/2: what h2 has sent, and has left to send.
-    pub(super) sent: SentOnConnection,
+    pub(super) newest: Option<Rc<Sending>>,
+    /// On HTTP/2: bytes of responses that h2 has and has not sent.
+    pub(super) unsent: u64,
+    /// On HTTP/2: bytes of responses that h2 has sent; it wraps around.
+    pub(super) sent: u64,
+    /// In how many pieces, since the last look at the client's frames.
+    pub(super) sent_pieces: u64,
     /// On HTTP/2: the limit on frames that the client has exceeded.
-    pub(super) exceeded: Cell<Option<Closing>>,
+    pub(super) exceeded: Option<Closing>,
 }
 
 impl Connection {
     pub(super) fn new(
-        client: (ClientAddress, Protocol, Option<Box<TlsClient>>),
+        client: Client,
         socket: Socket,
         limits: Rc<Limits>,
         background: Background,
         activity: Rc<Activity>,
     ) -> Rc<Connection> {
-        let (address, protocol, tls) = client;
         Rc::new(Connection {
-            address,
-            protocol,
-            forwarded_for: forwarded_for(address),
-            tls,
+            forwarded_for: forwarded_for(client.address),
+            client,
             limits,
             socket,
             background,
             activity,
-            requests: Cell::new(0),
-            unasked: Cell::new(0),
             progress: Progress::default(),
-            tunnel: Cell::new(None),
-            newest: Cell::new(None),
-            sent: SentOnConnection::default(),
-            exceeded: Cell::new(None),
+            state: RefCell::default(),
         })
     }
 
     /// Where the connection comes from.
     pub fn address(&self) -> ClientAddress {
-        self.address
+        self.client.address
     }
 
     /// The protocol that the client uses.
     pub fn protocol(&self) -> Protocol {
-        self.protocol
+        self.client.protocol
     }
 
     /// Whether it is by TLS.
     pub fn is_tls(&self) -> bool {
-        self.tls.is_some()
+        self.client.is_tls
     }
 
     /// The names in the client's certificate, which the handshake has verified. `None` in the
     /// clear, and where the client has shown none.
     pub fn peer(&self) -> Option<&Rc<PeerNames>> {
-        self.tls.as_ref()?.names.as_ref()
+        self.client.names.as_ref()
     }
 
     /// The client's address as `X-Forwarded-For` has it, written once per connection. Unix sockets
@@ -107,18 +107,25 @@ impl Connection {
         self.activity.under_way()
     }
 
-    /// Ready when an HTTP/1 client has ended its side while its last request is under way: it does
-    /// not wait for the response. A client that has sent something behind that request does.
-    pub(super) fn poll_client_left(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let is_last = || self.progress.is_at_end_of(self.requests.get());
-        let waits =
-            self.protocol == Protocol::Http1 && self.activity.count_in_flight() > 0 && is_last();
-        if waits { self.socket.poll_end(cx) } else { Poll::Pending }
+    /// Waits until an HTTP/1 client has ended its side while its last request is under way: it does
+    /// not wait for the response. A client that has sent something behind that request does. Looks
+    /// each time that the connection's task is woken.
+    pub(super) async fn client_left(&self) {
+        let is_last = || self.progress.is_at_end_of(self.requests());
+        let waits = || {
+            self.protocol() == Protocol::Http1 && self.activity.count_in_flight() > 0 && is_last()
+        };
+        poll_fn(|cx| if waits() { self.socket.poll_end(cx) } else { Poll::Pending }).await;
+    }
+
+    /// How many requests it has had.
+    pub(super) fn requests(&self) -> u64 {
+        self.state.borrow().requests
     }
 
     /// Whether it has had as many requests as it may have.
     pub(super) fn is_spent(&self) -> bool {
-        self.limits.requests_per_connection_max.is_some_and(|max| self.requests.get() >= max)
+        self.limits.requests_per_connection_max.is_some_and(|max| self.requests() >= max)
     }
 }
 
@@ -134,9 +141,10 @@ impl Connection {
     /// An HTTP/2 connection that has just been accepted.
     pub(super) async fn for_tests(limits: Limits, socket: Socket) -> Rc<Connection> {
         let limiter = super::connection_limiter::ConnectionLimiter::new(&limits);
-        let slot = limiter.slot(limiter.admit(ClientAddress::Unix).unwrap()).await;
+        let slot = limiter.slot(ClientAddress::Unix).await.unwrap();
         let activity = Activity::new(slot, std::task::Waker::noop().clone());
-        let client = (ClientAddress::Unix, Protocol::Http2, None);
+        let (address, protocol) = (ClientAddress::Unix, Protocol::Http2);
+        let client = Client { address, protocol, is_tls: false, names: None };
         Connection::new(client, socket, Rc::new(limits), Background::default(), activity)
     }
 }

@@ -57,9 +57,24 @@ impl ConnectionLimiter {
         })
     }
 
-    /// Counts a connection as one of its client's. `None`, and counted as refused, if the client
-    /// has too many.
-    pub(super) fn admit(self: &Arc<Self>, client: ClientAddress) -> Option<ClientShare> {
+    /// Waits for a slot for a client's connection. While there is none, the connections that have
+    /// been idle the longest are closed. `None`, and counted as refused, if the client has too many.
+    pub(super) async fn slot(self: &Arc<Self>, client: ClientAddress) -> Option<Slot> {
+        let mut slot = self.admit(client)?;
+        let free = match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(free) => free,
+            Err(_) => self
+                .idle
+                .evict_until(Arc::clone(&self.slots).acquire_owned())
+                .await
+                .expect("nobody closes the semaphore"),
+        };
+        slot.free = Some(free);
+        Some(slot)
+    }
+
+    /// Counts a connection as one of its client's. `None` if the client has too many.
+    fn admit(self: &Arc<Self>, client: ClientAddress) -> Option<Slot> {
         let network = Network::of(client);
         if let Some(network) = network {
             let mut per_client = self.per_client();
@@ -70,22 +85,7 @@ impl ConnectionLimiter {
             }
             *count += 1;
         }
-        Some(ClientShare { limiter: Arc::clone(self), network })
-    }
-
-    /// Waits for a slot. While there is none, the connections that have been idle the longest are
-    /// closed.
-    pub(super) async fn slot(&self, share: ClientShare) -> Slot {
-        let slots = Arc::clone(&self.slots);
-        let free = match Arc::clone(&slots).try_acquire_owned() {
-            Ok(free) => free,
-            Err(_) => self
-                .idle
-                .evict_until(slots.acquire_owned())
-                .await
-                .expect("nobody closes the semaphore"),
-        };
-        Slot { share, _free: free }
+        Some(Slot { limiter: Arc::clone(self), network, free: None })
     }
 
     /// How many connections this limit has closed.
@@ -103,13 +103,26 @@ impl ConnectionLimiter {
     }
 }
 
-/// One connection among those of its client.
-pub(super) struct ClientShare {
+/// One connection's slot, and its place among those of its client. Free again when this is dropped.
+pub(super) struct Slot {
     limiter: Arc<ConnectionLimiter>,
     network: Option<Network>,
+    /// `None` while it waits.
+    free: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for ClientShare {
+impl Slot {
+    pub(super) fn idle(&self) -> &Arc<IdleConnections> {
+        &self.limiter.idle
+    }
+
+    /// Counts the connection as closed by this limit.
+    pub(super) fn count(&self, closing: Closing) {
+        self.limiter.closed[closing as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Slot {
     fn drop(&mut self) {
         let Some(network) = self.network else { return };
         let mut per_client = self.limiter.per_client();
@@ -119,23 +132,6 @@ impl Drop for ClientShare {
                 per_client.remove(&network);
             }
         }
-    }
-}
-
-/// One connection's slot. It is free again when this is dropped.
-pub(super) struct Slot {
-    share: ClientShare,
-    _free: OwnedSemaphorePermit,
-}
-
-impl Slot {
-    pub(super) fn idle(&self) -> &Arc<IdleConnections> {
-        &self.share.limiter.idle
-    }
-
-    /// Counts the connection as closed by this limit.
-    pub(super) fn count(&self, closing: Closing) {
-        self.share.limiter.closed[closing as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 

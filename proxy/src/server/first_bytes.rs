@@ -5,10 +5,10 @@ use std::io;
 
 use bytes::Bytes;
 use tokio::io::AsyncReadExt;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
 
-use super::accept::AcceptedStream;
-use super::client::{ClientAddress, Protocol, TlsClient};
+use super::client::{Client, ClientAddress, Protocol};
 use super::handshake::handshake;
 use super::limits::{Closing, Limits};
 use super::listener::ListenerTls;
@@ -17,30 +17,25 @@ use crate::wire::{Socket, Transport};
 /// How every HTTP/2 connection begins, and no HTTP/1 request does: there is no method of that name.
 const PREFACE: &[u8] = b"PRI ";
 
-/// A connection whose first bytes are there, to be read again.
-pub(super) struct Begun {
-    pub(super) socket: Socket,
-    pub(super) client: (ClientAddress, Protocol, Option<Box<TlsClient>>),
-    /// When it was ready for the first bytes.
-    pub(super) since: Instant,
-}
-
-/// Waits for the first bytes of a connection.
+/// Waits for the first bytes of a connection, which are there to be read again. Returns when it was
+/// ready for them, too.
 ///
 /// # Errors
 /// If they don't come, or no handshake comes about; with the limit that was passed, if it is one of
 /// those that are counted.
 pub(super) async fn first_bytes(
-    stream: AcceptedStream,
+    socket: socket2::Socket,
+    address: ClientAddress,
     tls: Option<ListenerTls>,
     limits: &Limits,
-) -> Result<Begun, Option<Closing>> {
-    let (transport, address) = register(stream).map_err(|_| None)?;
-    let (socket, tls, negotiated) = match tls {
+) -> Result<(Socket, Client, Instant), Option<Closing>> {
+    let transport = register(socket, address).map_err(|_| None)?;
+    let is_tls = tls.is_some();
+    let (socket, names, negotiated) = match tls {
         None => (Socket::downstream(transport), None, None),
         Some(tls) => {
             let done = handshake(transport, address, &tls, limits).await.ok_or(None)?;
-            (done.socket, Some(done.client), done.protocol)
+            (done.socket, done.names, done.protocol)
         }
     };
     let since = Instant::now();
@@ -48,17 +43,13 @@ pub(super) async fn first_bytes(
         .await
         .map_err(|_| Some(Closing::Header))?;
     let protocol = negotiated.unwrap_or(sniffed.ok_or(None)?);
-    Ok(Begun { socket, client: (address, protocol, tls), since })
+    Ok((socket, Client { address, protocol, is_tls, names }, since))
 }
 
-fn register(stream: AcceptedStream) -> io::Result<(Transport, ClientAddress)> {
-    Ok(match stream {
-        AcceptedStream::Tcp(stream, peer) => {
-            (tokio::net::TcpStream::from_std(stream)?.into(), ClientAddress::Tcp(peer))
-        }
-        AcceptedStream::Unix(stream) => {
-            (tokio::net::UnixStream::from_std(stream)?.into(), ClientAddress::Unix)
-        }
+fn register(socket: socket2::Socket, address: ClientAddress) -> io::Result<Transport> {
+    Ok(match address {
+        ClientAddress::Tcp(_) => TcpStream::from_std(socket.into())?.into(),
+        ClientAddress::Unix => UnixStream::from_std(socket.into())?.into(),
     })
 }
 

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::client::{ClientAddress, Protocol, TlsClient};
+use super::client::{ClientAddress, Protocol};
 use super::limits::Limits;
 use super::lingering_close;
 use super::listener::ListenerTls;
@@ -19,36 +19,32 @@ use crate::wire::{Socket, Transport};
 /// handshake.
 pub const ALPN: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 
-/// The response to HTTP in the clear on a TLS listener.
-const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
-    Connection: close\r\n\
-    Content-Type: text/plain; charset=utf-8\r\n\
-    Content-Length: 52\r\n\r\n\
-    This port speaks HTTPS, and the request was plain.\r\n";
-
 /// Why a handshake failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum HandshakeFailure {
     /// It took longer than `handshake_timeout`.
+    #[error("it took longer than handshake_timeout")]
     Timeout,
     /// The client left, or the connection was lost.
+    #[error("the client left")]
     Closed,
-    /// The client spoke HTTP in the clear.
-    PlainHttp,
     /// The client showed no certificate where one is required, or one that is not trusted.
+    #[error("the client has shown no certificate that is believed")]
     Certificate,
     /// The client broke off, for example because it does not trust our certificate.
+    #[error("the client broke off")]
     Refused,
-    /// The two sides have no version or cipher in common, or the client broke a rule.
+    /// The two sides have no version or cipher in common, or the client broke a rule, for example by
+    /// HTTP in the clear.
+    #[error("the two sides have nothing in common")]
     Protocol,
 }
 
 impl HandshakeFailure {
     /// Every one.
-    pub const ALL: [HandshakeFailure; 6] = [
+    pub const ALL: [HandshakeFailure; 5] = [
         HandshakeFailure::Timeout,
         HandshakeFailure::Closed,
-        HandshakeFailure::PlainHttp,
         HandshakeFailure::Certificate,
         HandshakeFailure::Refused,
         HandshakeFailure::Protocol,
@@ -59,22 +55,9 @@ impl HandshakeFailure {
         match self {
             HandshakeFailure::Timeout => "timeout",
             HandshakeFailure::Closed => "closed",
-            HandshakeFailure::PlainHttp => "plain-http",
             HandshakeFailure::Certificate => "certificate",
             HandshakeFailure::Refused => "refused",
             HandshakeFailure::Protocol => "protocol",
-        }
-    }
-
-    /// In words, where no error has any.
-    fn words(self) -> &'static str {
-        match self {
-            HandshakeFailure::Timeout => "it took longer than handshake_timeout",
-            HandshakeFailure::Closed => "the client left",
-            HandshakeFailure::PlainHttp => "the client spoke HTTP in the clear",
-            HandshakeFailure::Certificate => "the client has shown no certificate that is believed",
-            HandshakeFailure::Refused => "the client broke off",
-            HandshakeFailure::Protocol => "the two sides have nothing in common",
         }
     }
 
@@ -108,14 +91,14 @@ pub struct LostHandshake {
     pub client: ClientAddress,
     /// Why.
     pub why: HandshakeFailure,
-    /// What went wrong, if that was an error.
+    /// What went wrong, if the client has sent anything.
     error: Option<io::Error>,
 }
 
 impl LostHandshake {
     /// What went wrong, in words.
     pub fn words(&self) -> String {
-        self.error.as_ref().map_or_else(|| self.why.words().to_owned(), ToString::to_string)
+        self.error.as_ref().map_or_else(|| self.why.to_string(), ToString::to_string)
     }
 
     /// Whether its client has closed without sending anything, as health checks do.
@@ -127,7 +110,8 @@ impl LostHandshake {
 /// A connection whose handshake is done.
 pub(super) struct Established {
     pub(super) socket: Socket,
-    pub(super) client: Box<TlsClient>,
+    /// The names in the client's certificate, if it has shown one.
+    pub(super) names: Option<Rc<PeerNames>>,
     /// What was agreed on; `None` if the client asked for nothing.
     pub(super) protocol: Option<Protocol>,
 }
@@ -137,8 +121,8 @@ struct Failed {
     why: HandshakeFailure,
     /// What went wrong, for the log.
     error: Option<io::Error>,
-    /// The connection, if it is still open, and the last word to the client.
-    still_open: Option<(Transport, &'static [u8])>,
+    /// The connection, if it may still be open.
+    still_open: Option<Transport>,
 }
 
 /// Completes the handshake with a client. `None` if it fails, once the client could read the alert.
@@ -155,33 +139,18 @@ pub(super) async fn handshake(
         Err(_) => Failed { why: HandshakeFailure::Timeout, error: None, still_open: None },
     };
     (tls.on_failure)(&LostHandshake { client: address, why, error });
-    if let Some((transport, last_word)) = still_open {
-        lingering_close::linger(Socket::downstream(transport), last_word, limits).await;
+    if let Some(transport) = still_open {
+        lingering_close::linger(Socket::downstream(transport), &[]).await;
     }
     None
 }
 
 async fn accept(transport: Transport, tls: &ServerTls) -> Result<Established, Failed> {
-    match transport.first_byte().await {
-        // As methods do, and HTTP/2's preface. A record of TLS begins with a small number.
-        Ok(Some(byte)) if byte.is_ascii_uppercase() => {
-            let still_open = Some((transport, PLAIN_HTTP));
-            return Err(Failed { why: HandshakeFailure::PlainHttp, error: None, still_open });
-        }
-        Ok(Some(_)) => {}
-        // With a reset, some.
-        Ok(None) | Err(_) => {
-            return Err(Failed { why: HandshakeFailure::Closed, error: None, still_open: None });
-        }
-    }
     let accepting = TlsAcceptor::from(tls.config()).accept(transport).into_fallible();
-    let stream = accepting.await.map_err(|(error, transport)| {
-        // The alert has been written: the client is to hear it.
-        Failed {
-            why: HandshakeFailure::of(&error),
-            error: Some(error),
-            still_open: Some((transport, &[])),
-        }
+    let stream = accepting.await.map_err(|(error, transport)| Failed {
+        why: HandshakeFailure::of(&error),
+        error: (transport.bytes_moved() > 0).then_some(error),
+        still_open: Some(transport), // The alert has been written: the client is to hear it.
     })?;
     established(stream)
 }
@@ -199,11 +168,7 @@ fn established(stream: TlsStream<Transport>) -> Result<Established, Failed> {
         Some(_) => Some(Protocol::Http1),
         None => None,
     };
-    Ok(Established {
-        socket: Socket::downstream_tls(stream),
-        client: Box::new(TlsClient { names: names.map(Rc::new) }),
-        protocol,
-    })
+    Ok(Established { socket: Socket::downstream_tls(stream), names: names.map(Rc::new), protocol })
 }
 
 fn peer_names(session: &ServerConnection) -> Result<Option<PeerNames>, rustls::Error> {

@@ -1,7 +1,7 @@
 //! Finds the connection that has been idle the longest, so that it makes room for another client.
 //! Does not close it: its own task does, when [`TrackedConnection::is_evicted`] says so.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,6 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-/// How many connections one look finds for eviction: looking costs more than evicting.
-const CANDIDATES_MAX: usize = 64;
 
 /// [`Entry::state`]: the connection has a request, or a response that its client has not read.
 const BUSY: u64 = u64::MAX;
@@ -24,9 +21,8 @@ pub(super) struct IdleConnections {
     started: Instant,
     open: Mutex<HashMap<u64, Arc<Entry>>>,
     next_id: AtomicU64,
-    /// The connections that were idle the longest at the last look, oldest first. Those that became
-    /// idle later are newer.
-    candidates: tokio::sync::Mutex<VecDeque<(u64, Arc<Entry>)>>,
+    /// Held by the one client that another slot is being made free for.
+    one_by_one: tokio::sync::Mutex<()>,
     /// Whether a client waits for another's slot.
     is_wanted: AtomicBool,
     /// Notified when a connection becomes idle, or turns out not to be, while a client waits.
@@ -47,7 +43,7 @@ impl IdleConnections {
             started: Instant::now(),
             open: Mutex::default(),
             next_id: AtomicU64::new(0),
-            candidates: tokio::sync::Mutex::default(),
+            one_by_one: tokio::sync::Mutex::default(),
             is_wanted: AtomicBool::new(false),
             changed: Notify::new(),
         }
@@ -72,13 +68,13 @@ impl IdleConnections {
     /// Evicts connections, the one that has been idle the longest first, until `freed` completes.
     /// Where none is idle, it waits.
     pub(super) async fn evict_until<T>(&self, freed: impl Future<Output = T>) -> T {
-        let mut candidates = self.candidates.lock().await; // One client after the other.
+        let _guard = self.one_by_one.lock().await;
         let (mut freed, mut evicted) = (pin!(freed), None::<Arc<Entry>>);
         loop {
             let changed = self.changed.notified();
             self.is_wanted.store(true, Ordering::SeqCst); // Before the look: who becomes idle later sees it.
             if evicted.as_ref().is_none_or(|entry| entry.state.load(Ordering::SeqCst) != EVICTED) {
-                evicted = self.evict(&mut candidates);
+                evicted = self.evict_oldest();
             }
             tokio::select! {
                 biased;
@@ -91,35 +87,20 @@ impl IdleConnections {
         }
     }
 
-    fn evict(&self, candidates: &mut VecDeque<(u64, Arc<Entry>)>) -> Option<Arc<Entry>> {
-        for looks in [false, true] {
-            if looks {
-                *candidates = self.oldest();
-            }
-            while let Some((since, entry)) = candidates.pop_front() {
-                // Another state: it has had a request, and is not the oldest any more.
-                if entry
-                    .state
-                    .compare_exchange(since, EVICTED, Ordering::SeqCst, Ordering::SeqCst)
-                    .is_ok()
-                {
-                    entry.task.wake_by_ref();
-                    return Some(entry);
-                }
+    /// Evicts the connection that has been idle the longest, if any is idle.
+    fn evict_oldest(&self) -> Option<Arc<Entry>> {
+        let open = self.open();
+        loop {
+            let with_state = open.values().map(|entry| (entry.state.load(Ordering::SeqCst), entry));
+            let idle = with_state.filter(|(state, _)| *state < EVICTED);
+            let (since, entry) = idle.min_by_key(|(since, _)| *since)?;
+            // Another state: it has had a request meanwhile.
+            let (order, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+            if entry.state.compare_exchange(since, EVICTED, order, failure).is_ok() {
+                entry.task.wake_by_ref();
+                return Some(Arc::clone(entry));
             }
         }
-        None
-    }
-
-    fn oldest(&self) -> VecDeque<(u64, Arc<Entry>)> {
-        let open = self.open();
-        let with_state = open.values().map(|entry| (entry.state.load(Ordering::SeqCst), entry));
-        let mut idle: Vec<_> = with_state.filter(|(state, _)| *state < EVICTED).collect();
-        idle.sort_unstable_by_key(|(since, _)| *since);
-        idle.into_iter()
-            .take(CANDIDATES_MAX)
-            .map(|(since, entry)| (since, Arc::clone(entry)))
-            .collect()
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Entry>>> {

@@ -3,18 +3,22 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use fencepost_fence::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
+use futures_util::FutureExt;
 use http::header::EXPECT;
 use http::{Request, Version};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::client::Protocol;
 use super::connection::Connection;
+use super::limits::patience;
 use super::whole_length::WholeLength;
 use crate::wire::Alarm;
 
@@ -22,8 +26,7 @@ use crate::wire::Alarm;
 ///
 /// Dropping it before its end, as every refusal does, does not close the connection: what is here
 /// of it is read and thrown away, and what is still to come in the background, within
-/// [`Limits::discard_bytes_max`](super::Limits::discard_bytes_max) and
-/// [`discard_timeout`](super::Limits::discard_timeout). A client that writes its whole request
+/// [`DISCARD_BYTES_MAX`] and [`DISCARD_TIMEOUT`]. A client that writes its whole request
 /// before it reads would otherwise see a reset instead of the response. But a body that the client
 /// holds back until it sees `100 Continue` (`Expect`) is not asked for: the connection ends with
 /// the response, and what comes all the same is read behind that.
@@ -109,7 +112,7 @@ impl ClientBody {
         connection: &Rc<Connection>,
     ) -> Box<Request<ClientBody>> {
         let (connection, number, expects) =
-            (Rc::clone(connection), connection.requests.get(), Expects::of(&request));
+            (Rc::clone(connection), connection.requests(), Expects::of(&request));
         // Written where it stays: a request is large.
         Box::write(
             Box::new_uninit(),
@@ -188,34 +191,33 @@ impl ClientBody {
         &self.connection
     }
 
-    fn poll_incoming(
+    /// What hyper gave of the body, as it is to be passed on.
+    fn take_in(
         &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
-        self.expects = Expects::Nothing;
-        match ready!(Pin::new(&mut **incoming).poll_frame(cx)) {
+        frame: Option<Result<Frame<Bytes>, hyper::Error>>,
+    ) -> Option<Result<Frame<Bytes>, BodyError>> {
+        match frame {
             Some(Ok(frame)) => {
                 self.received += frame.data_ref().map_or(0, Bytes::len) as u64;
                 if self.exceeds(self.received) {
                     self.throw_rest_away();
-                    return Poll::Ready(Some(Err(BodyError::TooLarge)));
+                    return Some(Err(BodyError::TooLarge));
                 }
-                Poll::Ready(Some(Ok(frame)))
+                Some(Ok(frame))
             }
             Some(Err(error)) => {
                 self.incoming = None;
                 let is_malformed = self.is_malformed();
-                Poll::Ready(Some(Err(if is_malformed {
+                Some(Err(if is_malformed {
                     BodyError::Malformed
                 } else {
                     BodyError::Aborted(error)
-                })))
+                }))
             }
             None => {
-                let is_whole = is_whole(incoming, self.connection.protocol());
-                self.incoming = None;
-                Poll::Ready(if is_whole { None } else { Some(Err(BodyError::Truncated)) })
+                let incoming = self.incoming.take()?;
+                let is_whole = is_whole(&incoming, self.connection.protocol());
+                if is_whole { None } else { Some(Err(BodyError::Truncated)) }
             }
         }
     }
@@ -223,24 +225,29 @@ impl ClientBody {
     /// Whether the client has kept us waiting for longer than what has come of its body allows. A
     /// body of unknown length may pause.
     fn is_too_slow(&self) -> bool {
-        let patience = self.connection.limits.patience(self.received);
+        let patience = patience(&self.connection.limits, self.received);
         self.has_known_length && patience.is_some_and(|patience| self.awaited > patience)
     }
 
     /// Reads and drops what is still to come, so that the client gets to see the response.
     fn throw_rest_away(&mut self) {
-        let Some(incoming) = self.incoming.take() else { return };
-        let limits = &self.connection.limits;
-        let mut unwanted = Unwanted { incoming, left: limits.discard_bytes_max };
+        let Some(mut incoming) = self.incoming.take() else { return };
+        let mut left = DISCARD_BYTES_MAX;
+        // Dropping a body before its end closes the connection.
+        let mut reads = Box::pin(async move {
+            while let Some(Ok(frame)) = incoming.frame().await {
+                let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+                let Some(rest) = left.checked_sub(bytes) else { return };
+                left = rest;
+            }
+        });
         // A small body has come with its head, and needs no task.
-        if Pin::new(&mut unwanted).poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+        if (&mut reads).now_or_never().is_some() {
             return;
         }
-        let (in_flight, discard_timeout) =
-            (self.connection.activity.in_flight(), limits.discard_timeout);
+        let in_flight = self.connection.activity.in_flight();
         self.connection.background.spawn(async move {
-            // Either way the body is dropped then: before its end, that closes the connection.
-            let _ = tokio::time::timeout(discard_timeout, unwanted).await;
+            let _ = tokio::time::timeout(DISCARD_TIMEOUT, reads).await; // Either way it is dropped.
             drop(in_flight);
         });
     }
@@ -255,7 +262,9 @@ impl Body for ClientBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let polled = this.poll_incoming(cx);
+        let Some(incoming) = &mut this.incoming else { return Poll::Ready(None) };
+        this.expects = Expects::Nothing;
+        let polled = Pin::new(&mut **incoming).poll_frame(cx);
         if polled.is_pending() {
             let since = *this.awaited_since.get_or_insert_with(Instant::now);
             ready!(
@@ -269,11 +278,12 @@ impl Body for ClientBody {
         }
         let was_awaited = this.awaited_since.is_some();
         this.rest();
+        let frame = this.take_in(ready!(polled));
         if was_awaited && this.incoming.is_some() && this.is_too_slow() {
             this.throw_rest_away();
             return Poll::Ready(Some(Err(BodyError::TooSlow)));
         }
-        polled
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -293,7 +303,7 @@ impl Drop for ClientBody {
         if self.is_held_back() {
             // Dropping it makes hyper respond without asking for it, and close: the client may send
             // it all the same.
-            self.connection.unasked.set(self.request);
+            self.connection.state.borrow_mut().unasked = self.request;
             return;
         }
         self.throw_rest_away();
@@ -323,26 +333,6 @@ fn is_whole(incoming: &WholeLength<Incoming>, protocol: Protocol) -> bool {
     match protocol {
         Protocol::Http1 => incoming.size_hint().exact().is_none_or(|left| left == 0),
         Protocol::Http2 => incoming.is_end_stream(),
-    }
-}
-
-/// Reads an unwanted body to its end, or to the end of what may be read of it.
-struct Unwanted {
-    incoming: Box<WholeLength<Incoming>>,
-    /// How many more bytes of it are read.
-    left: u64,
-}
-
-impl Future for Unwanted {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        while let Some(Ok(frame)) = ready!(Pin::new(&mut *self.incoming).poll_frame(cx)) {
-            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-            let Some(left) = self.left.checked_sub(bytes) else { break };
-            self.left = left;
-        }
-        Poll::Ready(())
     }
 }
 

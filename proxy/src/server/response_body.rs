@@ -8,70 +8,25 @@ use std::task::{Context, Poll, ready};
 use http::{Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 
-use super::activity::InFlight;
 use super::answer::AnswerBody;
 use super::client::Protocol;
-use super::connection::Connection;
 use super::sending::{Piece, Sending};
-
-/// A request that hyper has handed over, until its response is written.
-pub(super) enum InFlightRequest {
-    Http1 { connection: Rc<Connection>, _in_flight: InFlight },
-    Http2(Rc<Sending>),
-}
-
-impl InFlightRequest {
-    /// One that begins: with HTTP/2 its stream begins right after this.
-    pub(super) fn begin(connection: &Rc<Connection>) -> InFlightRequest {
-        connection.requests.set(connection.requests.get() + 1);
-        let in_flight = connection.activity.in_flight();
-        match connection.protocol() {
-            Protocol::Http1 => {
-                InFlightRequest::Http1 { connection: Rc::clone(connection), _in_flight: in_flight }
-            }
-            Protocol::Http2 => {
-                let sending = Sending::new(Rc::clone(connection), in_flight);
-                connection.newest.set(Some(Rc::clone(&sending)));
-                InFlightRequest::Http2(sending)
-            }
-        }
-    }
-
-    pub(super) fn connection(&self) -> &Rc<Connection> {
-        match self {
-            InFlightRequest::Http1 { connection, .. } => connection,
-            InFlightRequest::Http2(sending) => sending.connection(),
-        }
-    }
-
-    fn sending(&self) -> Option<&Rc<Sending>> {
-        match self {
-            InFlightRequest::Http1 { .. } => None,
-            InFlightRequest::Http2(sending) => Some(sending),
-        }
-    }
-}
 
 /// The body of the response to a request.
 pub(super) struct ResponseBody<B: AnswerBody> {
     body: B,
-    request: InFlightRequest,
+    /// Keeps the request in flight.
+    sending: Rc<Sending>,
     /// Whether the connection's end is the body's, as with HTTP/1.0 and an unknown length: one that
     /// is cut off must not look whole (RFC 9112, section 8).
     ends_with_connection: bool,
     /// Whether hyper has begun to read it, and there is more to come.
     is_amid: bool,
-    /// Its end, while that is kept from hyper: h2 cannot reset a stream whose end it has.
-    kept_end: Option<End>,
+    /// Its end, or its trailers, while that is kept from hyper: h2 cannot reset a stream whose end it
+    /// has. Boxed: trailers are rare, and large.
+    kept_end: Option<Option<Box<Frame<Piece>>>>,
     /// Whether hyper was given its end.
     has_ended: bool,
-}
-
-/// What comes behind all data.
-enum End {
-    Nothing,
-    /// Boxed: they are rare, and large.
-    Trailers(Box<Frame<Piece>>),
 }
 
 /// The response to a request of that version. Puts its tunnel, if it has one, aside for when the
@@ -79,17 +34,17 @@ enum End {
 pub(super) fn with_body<B: AnswerBody>(
     answer: Response<B>,
     to: Version,
-    request: InFlightRequest,
+    sending: Rc<Sending>,
 ) -> Response<ResponseBody<B>> {
     let switches = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     answer.map(|mut body| {
         if switches {
-            request.connection().tunnel.set(body.take_tunnel());
+            sending.connection().state.borrow_mut().tunnel = body.take_tunnel();
         }
         let ends_with_connection = to == Version::HTTP_10 && body.size_hint().exact().is_none();
         ResponseBody {
             body,
-            request,
+            sending,
             ends_with_connection,
             is_amid: false,
             kept_end: None,
@@ -99,12 +54,8 @@ pub(super) fn with_body<B: AnswerBody>(
 }
 
 impl<B: AnswerBody> ResponseBody<B> {
-    fn keeps_end(&self) -> bool {
-        self.request.sending().is_some_and(|sending| sending.keeps_end())
-    }
-
     fn is_at_end(&self) -> bool {
-        self.kept_end.is_none() && self.body.is_end_stream() && !self.keeps_end()
+        self.kept_end.is_none() && self.body.is_end_stream() && !self.sending.keeps_end()
     }
 }
 
@@ -126,24 +77,17 @@ impl<B: AnswerBody + Unpin> Body for ResponseBody<B> {
             };
             let frame = ready!(polled).transpose()?;
             let is_data = frame.as_ref().is_some_and(Frame::is_data);
-            let keeps_end = !is_data && self.keeps_end();
-            let frame = frame
-                .map(|frame| frame.map_data(|bytes| Piece::new(bytes, self.request.sending())));
+            let keeps_end = !is_data && self.sending.keeps_end();
+            let frame = frame.map(|frame| frame.map_data(|bytes| Piece::new(bytes, &self.sending)));
             if !keeps_end {
                 self.has_ended = !is_data;
                 return Poll::Ready(frame.map(Ok));
             }
-            self.kept_end =
-                Some(frame.map_or(End::Nothing, |trailers| End::Trailers(Box::new(trailers))));
+            self.kept_end = Some(frame.map(Box::new));
         }
-        if let Some(sending) = self.request.sending() {
-            ready!(sending.poll_sent(cx));
-        }
+        ready!(self.sending.poll_sent(cx));
         self.has_ended = true;
-        Poll::Ready(match self.kept_end.take() {
-            Some(End::Trailers(trailers)) => Some(Ok(*trailers)),
-            Some(End::Nothing) | None => None,
-        })
+        Poll::Ready(self.kept_end.take().flatten().map(|trailers| Ok(*trailers)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -158,15 +102,13 @@ impl<B: AnswerBody + Unpin> Body for ResponseBody<B> {
 impl<B: AnswerBody> Drop for ResponseBody<B> {
     fn drop(&mut self) {
         if self.ends_with_connection && self.is_amid {
-            self.request.connection().socket.end_by_reset();
+            self.sending.connection().socket.end_by_reset();
         }
-        if let InFlightRequest::Http2(sending) = &self.request {
-            // hyper may know from the beginning, or from the last piece, that this is the end.
-            let has_ended = self.has_ended || self.is_at_end();
-            if !has_ended || sending.is_cut() {
-                self.body.cut_off(sending.sent());
-            }
-            sending.leave_to_h2();
+        // hyper may know from the beginning, or from the last piece, that this is the end.
+        let has_ended = self.has_ended || self.is_at_end();
+        let is_http2 = self.sending.connection().protocol() == Protocol::Http2;
+        if is_http2 && (!has_ended || self.sending.is_cut()) {
+            self.body.cut_off(self.sending.sent());
         }
     }
 }

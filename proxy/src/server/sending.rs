@@ -1,40 +1,38 @@
 //! Resets HTTP/2 streams whose client has stopped reading the response, or reads it too slowly.
-//! Works per stream, because other streams keep the connection busy. What h2 has left of a response
-//! after its end was handed over can't be reset any more:
-//! [`ClientTimeout`](super::timeouts::ClientTimeout) looks after that, for the connection as a
-//! whole.
+//! Works per stream, because other streams keep the connection busy. A stream whose end h2 has can't
+//! be reset any more: [`ClientTimeout`](super::timeouts::ClientTimeout) looks after what is left of
+//! that, for the connection as a whole.
 
-use std::cell::Cell;
-use std::pin::Pin;
+use std::cell::RefCell;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use super::activity::InFlight;
+use super::client::Protocol;
 use super::connection::Connection;
+use super::limits::patience;
 use crate::wire::Alarm;
 
 /// How much may be unsent of a response when its end is handed over. h2 takes the end of most
 /// responses with all of their data then: to keep it back costs a frame.
 const UNSENT_AT_END_MAX: u64 = 4 * 1024;
 
-/// How far the response on one HTTP/2 stream is sent: h2 puts into frames what its client has room
-/// for.
+/// How far the response to a request is sent. Over HTTP/2, h2 puts into frames what the client has
+/// room for; over HTTP/1, what hyper was given counts as sent.
 ///
 /// The request is in flight until all of that is sent.
 pub(super) struct Sending {
     connection: Rc<Connection>,
     _in_flight: InFlight,
-    state: Cell<State>,
-    /// The task that waits until nothing is unsent.
-    waker: Cell<Option<Waker>>,
+    state: RefCell<State>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct State {
     /// Bytes that hyper was given and h2 has not sent.
     unsent: u64,
@@ -45,64 +43,24 @@ struct State {
     waited: Duration,
     /// Whether something was dropped unsent.
     is_cut: bool,
-    /// Whether h2 alone has it now.
-    is_left: bool,
-}
-
-/// What h2 has sent on one connection, and has left to send.
-#[derive(Default)]
-pub(super) struct SentOnConnection(Cell<ConnectionState>);
-
-#[derive(Clone, Copy, Default)]
-struct ConnectionState {
-    /// Pieces of responses that were sent since the last look.
-    pieces: u64,
-    /// Bytes of responses; it wraps around.
-    bytes: u64,
-    /// Responses that have ended for hyper, and of which h2 has something left.
-    left: usize,
-}
-
-impl SentOnConnection {
-    /// Returns how many pieces were sent since this was last called.
-    pub(super) fn take_pieces(&self) -> u64 {
-        let state = self.0.get();
-        self.0.set(ConnectionState { pieces: 0, ..state });
-        state.pieces
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.0.get().bytes
-    }
-
-    /// Whether h2 has something left of responses that have ended for hyper.
-    pub(super) fn is_anything_left(&self) -> bool {
-        self.0.get().left > 0
-    }
-
-    fn add(&self, bytes: u64) {
-        let state = self.0.get();
-        self.0.set(ConnectionState {
-            pieces: state.pieces + 1,
-            bytes: state.bytes.wrapping_add(bytes),
-            ..state
-        });
-    }
-
-    fn leave(&self, change: isize) {
-        let state = self.0.get();
-        self.0.set(ConnectionState { left: state.left.wrapping_add_signed(change), ..state });
-    }
+    /// The task that waits until nothing is unsent.
+    waker: Option<Waker>,
 }
 
 impl Sending {
+    /// The response to a request that begins. On HTTP/2 the request's stream begins right after this.
+    pub(super) fn begin(connection: &Rc<Connection>) -> Rc<Sending> {
+        let sending = Sending::new(Rc::clone(connection), connection.activity.in_flight());
+        let mut state = connection.state.borrow_mut();
+        state.requests += 1;
+        if connection.protocol() == Protocol::Http2 {
+            state.newest = Some(Rc::clone(&sending));
+        }
+        sending
+    }
+
     pub(super) fn new(connection: Rc<Connection>, in_flight: InFlight) -> Rc<Sending> {
-        Rc::new(Sending {
-            connection,
-            _in_flight: in_flight,
-            state: Cell::default(),
-            waker: Cell::default(),
-        })
+        Rc::new(Sending { connection, _in_flight: in_flight, state: RefCell::default() })
     }
 
     pub(super) fn connection(&self) -> &Rc<Connection> {
@@ -112,63 +70,55 @@ impl Sending {
     /// Whether so much is unsent that the response's end is to be kept back, so that the stream can
     /// be reset.
     pub(super) fn keeps_end(&self) -> bool {
-        self.state.get().unsent > UNSENT_AT_END_MAX
+        self.state.borrow().unsent > UNSENT_AT_END_MAX
     }
 
     /// Whether something was dropped unsent.
     pub(super) fn is_cut(&self) -> bool {
-        self.state.get().is_cut
+        self.state.borrow().is_cut
     }
 
     pub(super) fn sent(&self) -> u64 {
-        self.state.get().sent
+        self.state.borrow().sent
     }
 
     /// Ready when nothing is unsent.
     pub(super) fn poll_sent(&self, cx: &Context<'_>) -> Poll<()> {
-        if self.state.get().unsent == 0 {
+        let mut state = self.state.borrow_mut();
+        if state.unsent == 0 {
             return Poll::Ready(());
         }
-        self.waker.set(Some(cx.waker().clone()));
+        state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// hyper is done with the response: what is unsent is h2's alone.
-    pub(super) fn leave_to_h2(&self) {
-        let state = self.state.get();
-        if state.unsent > 0 {
-            self.state.set(State { is_left: true, ..state });
-            self.connection.sent.leave(1);
-        }
-    }
-
     fn give(&self, bytes: u64) {
-        let mut state = self.state.get();
+        let mut state = self.state.borrow_mut();
         if state.unsent == 0 && bytes > 0 {
             state.since = Some(Instant::now());
         }
         state.unsent += bytes;
-        self.state.set(state);
+        self.connection.state.borrow_mut().unsent += bytes;
     }
 
     fn take(&self, bytes: u64, is_sent: bool) {
-        let mut state = self.state.get();
+        let mut state = self.state.borrow_mut();
+        let mut all = self.connection.state.borrow_mut();
         state.unsent -= bytes;
+        all.unsent -= bytes;
         if is_sent {
             state.sent += bytes;
-            self.connection.sent.add(bytes);
-        } else {
-            state.is_cut = true;
+            all.sent = all.sent.wrapping_add(bytes);
+            all.sent_pieces += 1;
         }
-        // Nobody asks for the time of what h2 alone has: most short responses read no clock here.
-        if let Some(since) = state.since.filter(|_| !state.is_left) {
+        state.is_cut |= !is_sent;
+        if let Some(since) = state.since {
             let now = Instant::now();
             state.waited += now - since;
             state.since = (state.unsent > 0).then_some(now);
         }
-        self.state.set(state);
         if state.unsent == 0
-            && let Some(waker) = self.waker.take()
+            && let Some(waker) = state.waker.take()
         {
             waker.wake();
         }
@@ -176,18 +126,10 @@ impl Sending {
 
     /// When the client has kept us waiting for too long, if it does.
     fn due(&self) -> Option<Instant> {
-        let (state, limits) = (self.state.get(), &self.connection.limits);
+        let (state, limits) = (self.state.borrow(), &self.connection.limits);
         let patience =
-            limits.patience(state.sent).map(|patience| patience.saturating_sub(state.waited));
+            patience(limits, state.sent).map(|patience| patience.saturating_sub(state.waited));
         Some(state.since? + patience.unwrap_or(limits.body_timeout).min(limits.body_timeout))
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        if self.state.get().is_left {
-            self.connection.sent.leave(-1);
-        }
     }
 }
 
@@ -198,11 +140,12 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    pub(super) fn new(bytes: Bytes, sending: Option<&Rc<Sending>>) -> Piece {
-        if let Some(sending) = sending {
-            sending.give(bytes.len() as u64);
+    pub(super) fn new(bytes: Bytes, sending: &Rc<Sending>) -> Piece {
+        if sending.connection.protocol() == Protocol::Http1 {
+            return Piece { bytes, sending: None };
         }
-        Piece { bytes, sending: sending.cloned() }
+        sending.give(bytes.len() as u64);
+        Piece { bytes, sending: Some(Rc::clone(sending)) }
     }
 
     fn note(&self, bytes: usize, is_sent: bool) {
@@ -246,38 +189,16 @@ pub(super) struct Streams(pub(super) Rc<Connection>);
 impl<F: Future + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, stream: F) {
         // hyper has just begun the request that this stream is for.
-        let sending = self.0.newest.take();
-        tokio::task::spawn_local(InTime { stream: Some(stream), sending, alarm: Alarm::new() });
-    }
-}
-
-pin_project! {
-    /// A stream that is reset, by being dropped, when its client does not read the response.
-    struct InTime<F> {
-        #[pin]
-        stream: Option<F>,
-        sending: Option<Rc<Sending>>,
-        alarm: Alarm,
-    }
-}
-
-impl<F: Future> Future for InTime<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        let Some(stream) = this.stream.as_mut().as_pin_mut() else { return Poll::Ready(()) };
-        if stream.poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        let Some(due) = this.sending.as_ref().and_then(|sending| sending.due()) else {
-            return Poll::Pending;
-        };
-        if this.alarm.poll(cx, due).is_ready() {
-            this.stream.set(None);
-            return Poll::Ready(());
-        }
-        Poll::Pending
+        let sending = self.0.state.borrow_mut().newest.take();
+        let (mut stream, mut alarm) = (Box::pin(stream), Alarm::new());
+        tokio::task::spawn_local(poll_fn(move |cx| {
+            if stream.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            // A client that does not read the response: the stream is reset, by being dropped.
+            let due = sending.as_ref().and_then(|sending| sending.due());
+            due.map_or(Poll::Pending, |due| alarm.poll(cx, due))
+        }));
     }
 }
 
@@ -299,13 +220,13 @@ mod tests {
     }
 
     fn piece(bytes: usize, sending: &Rc<Sending>) -> Piece {
-        Piece::new(Bytes::from(vec![b'x'; bytes]), Some(sending))
+        Piece::new(Bytes::from(vec![b'x'; bytes]), sending)
     }
 
     #[tokio::test(start_paused = true)]
     async fn response_is_due_after_a_silence_or_at_too_slow_a_pace() {
         let limits = Limits { body_timeout: 10 * SECOND, body_rate_min: 100, ..Limits::default() };
-        let sending = sending(limits.clone()).await;
+        let sending = sending(limits).await;
         assert_eq!(sending.due(), None);
         let mut first = piece(500, &sending);
         assert_eq!(sending.due(), Some(Instant::now() + 10 * SECOND));
@@ -343,13 +264,15 @@ mod tests {
         let sending = sending(Limits::default()).await;
         let connection = Rc::clone(sending.connection());
         let mut piece = piece(100, &sending);
-        sending.leave_to_h2();
         drop(sending);
         piece.advance(99);
-        assert!(connection.sent.is_anything_left());
-        assert_eq!((connection.activity.count_in_flight(), connection.sent.bytes()), (1, 99));
+        assert_eq!(connection.state.borrow().unsent, 1);
+        assert_eq!(
+            (connection.activity.count_in_flight(), connection.state.borrow().sent),
+            (1, 99)
+        );
         drop(piece);
-        assert!(!connection.sent.is_anything_left());
+        assert_eq!(connection.state.borrow().unsent, 0);
         assert_eq!(connection.activity.count_in_flight(), 0);
     }
 }

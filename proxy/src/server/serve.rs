@@ -11,8 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::{Request, Response};
-use tokio::sync::{mpsc, watch};
+use tokio::runtime::LocalOptions;
+use tokio::sync::{mpsc, oneshot, watch};
 use tower::Service;
 
 use super::accept::{Accepted, ThreadHandle, accept_loop};
@@ -23,7 +26,7 @@ use super::limits::{Closing, Limits};
 use super::listener::{ListenAddress, Listener};
 use super::request_body::ClientBody;
 use super::serve_connection::serve_connection;
-use super::thread::{OnUnreadHead, Stage, Thread, ThreadRuntime, UnreadHead};
+use super::thread::{OnUnreadHead, Stage, Thread, UnreadHead};
 use crate::wire::Background;
 
 /// What a worker thread's service is made from.
@@ -62,11 +65,10 @@ impl<S> ThreadService<S> {
 pub struct Server {
     addresses: Vec<ListenAddress>,
     stage: watch::Sender<Stage>,
-    loads: Vec<Arc<AtomicUsize>>,
-    limiter: Arc<ConnectionLimiter>,
+    connections: OpenConnections,
     cut: Arc<AtomicUsize>,
-    threads_alive: usize,
-    ended: mpsc::UnboundedReceiver<()>,
+    /// Completes for each thread that ends, by a panic too.
+    threads: FuturesUnordered<oneshot::Receiver<Infallible>>,
 }
 
 /// Counts a server's client connections.
@@ -93,13 +95,6 @@ impl OpenConnections {
     }
 }
 
-/// What a shutdown came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drained {
-    /// Connections and detached requests that had not ended when the grace period had.
-    pub cut: usize,
-}
-
 /// Makes ready to serve `listeners` on `threads` worker threads, each with a service of its own.
 /// Nobody is accepted before it [`begins`](Server::begin).
 ///
@@ -120,27 +115,23 @@ where
     B: AnswerBody + Unpin,
 {
     let (stage, stage_seen) = watch::channel(Stage::Ready);
-    let (ends, ended) = mpsc::unbounded_channel();
     let limiter = ConnectionLimiter::new(&limits);
+    let loads: Vec<Arc<AtomicUsize>> = (0..threads.get()).map(|_| Arc::default()).collect();
     let mut server = Server {
         addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
         stage,
-        loads: Vec::new(),
-        limiter: Arc::clone(&limiter),
+        connections: OpenConnections { loads: loads.clone().into(), limiter: Arc::clone(&limiter) },
         cut: Arc::new(AtomicUsize::new(0)),
-        threads_alive: 0,
-        ended,
+        threads: FuturesUnordered::new(),
     };
     let mut workers = Vec::new();
     let mut starts = Vec::new();
-    for index in 0..threads.get() {
-        let load = Arc::new(AtomicUsize::new(0));
+    for (index, load) in loads.into_iter().enumerate() {
         let (connections, accepted) = mpsc::unbounded_channel();
-        server.loads.push(load.clone());
         workers.push(ThreadHandle { load, connections });
         let (limiter, cut) = (Arc::clone(&limiter), Arc::clone(&server.cut));
         let worker = WorkerThread { accepted, limiter, stage: stage_seen.clone(), cut };
-        starts.push((index, worker, limits.clone(), make_service.clone()));
+        starts.push((index, worker, limits, make_service.clone()));
     }
     let accepting = async move {
         let loops = listeners
@@ -158,12 +149,12 @@ where
     let accepts_itself = threads.get() == 1;
     for (index, worker, limits, make_service) in starts {
         let accepting = if accepts_itself { accepting.take() } else { None };
-        server.spawn(&format!("worker-{index}"), &ends, move || {
+        server.spawn(&format!("worker-{index}"), move || {
             worker.run(index, limits, make_service, accepting)
         })?;
     }
     if let Some(accepting) = accepting {
-        server.spawn("accept", &ends, move || accepting)?;
+        server.spawn("accept", move || accepting)?;
     }
     Ok(server)
 }
@@ -172,23 +163,27 @@ impl Server {
     fn spawn<W: Future<Output = ()>>(
         &mut self,
         name: &str,
-        ends: &mpsc::UnboundedSender<()>,
         work: impl FnOnce() -> W + Send + 'static,
     ) -> io::Result<()> {
-        let ends = ends.clone();
+        let (end, ended) = oneshot::channel();
         let (tell, made) = std::sync::mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let runtime = match ThreadRuntime::new() {
+            // What runs on a local runtime need not be `Send`, and is woken without a lock.
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let runtime = match builder.enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(tell.send(Err(error))),
             };
             drop(tell.send(Ok(()))); // The caller waits for it.
-            let _ends = TellEnd(ends);
-            runtime.run(work()); // Drops all tasks before the end is reported.
+            let _end = end; // Dropped by a panic, too.
+            runtime.block_on(work());
+            // Drops all tasks before the end is reported, and leaves blocking calls to themselves:
+            // the lookup of a worker's name may take half a minute.
+            runtime.shutdown_background();
         })?;
         made.recv()
             .unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
-        self.threads_alive += 1;
+        self.threads.push(ended);
         Ok(())
     }
 
@@ -204,12 +199,12 @@ impl Server {
 
     /// Counts the client connections that are open.
     pub fn connections(&self) -> OpenConnections {
-        OpenConnections { loads: self.loads.clone().into(), limiter: Arc::clone(&self.limiter) }
+        self.connections.clone()
     }
 
     /// Client connections that are open now, for each worker thread.
     pub fn connections_by_thread(&self) -> Vec<usize> {
-        self.loads.iter().map(|load| load.load(Ordering::Relaxed)).collect()
+        self.connections.loads.iter().map(|load| load.load(Ordering::Relaxed)).collect()
     }
 
     /// Goes on serving, but asks every client to go elsewhere with its next request (`Connection:
@@ -220,14 +215,12 @@ impl Server {
 
     /// Waits until a thread ends that should not have.
     pub async fn failed(&mut self) {
-        if self.ended.recv().await.is_some() {
-            self.threads_alive -= 1;
-        }
+        self.threads.next().await;
     }
 
     /// Accepts nothing more, lets what is under way finish for as long as `grace`, and cuts the
-    /// rest.
-    pub async fn shutdown(mut self, grace: Duration) -> Drained {
+    /// rest. Returns how many connections and detached requests that were.
+    pub async fn shutdown(mut self, grace: Duration) -> usize {
         self.close();
         let _ = tokio::time::timeout(grace, self.ended()).await; // Cutting nothing is no harm.
         self.cut().await
@@ -238,11 +231,11 @@ impl Server {
         self.move_to(Stage::Closing);
     }
 
-    /// Cuts whatever is under way.
-    pub async fn cut(mut self) -> Drained {
+    /// Cuts whatever is under way. Returns how many connections and detached requests that were.
+    pub async fn cut(mut self) -> usize {
         self.move_to(Stage::Cut);
         self.ended().await;
-        Drained { cut: self.cut.load(Ordering::Relaxed) }
+        self.cut.load(Ordering::Relaxed)
     }
 
     /// Waits until everything has ended, after [`Server::close`].
@@ -250,9 +243,7 @@ impl Server {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn ended(&mut self) {
-        while self.threads_alive > 0 && self.ended.recv().await.is_some() {
-            self.threads_alive -= 1;
-        }
+        while self.threads.next().await.is_some() {}
     }
 
     fn move_to(&self, stage: Stage) {
@@ -267,15 +258,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.move_to(Stage::Cut);
-    }
-}
-
-/// Reports that a thread has ended, by a panic too.
-struct TellEnd(mpsc::UnboundedSender<()>);
-
-impl Drop for TellEnd {
-    fn drop(&mut self) {
-        let _ = self.0.send(()); // The server is gone.
     }
 }
 

@@ -19,15 +19,14 @@ use super::activity::Activity;
 use super::answer::AnswerBody;
 use super::client::Protocol;
 use super::connection::Connection;
-use super::first_bytes::{Begun, first_bytes};
-use super::frames;
+use super::first_bytes::first_bytes;
+use super::frames::{FrameReader, MARKER_LIST_BYTES};
 use super::limits::{Closing, Limits};
 use super::lingering_close;
 use super::request_body::ClientBody;
 use super::sending::Streams;
 use super::service::ConnectionService;
-use super::strict_trailers::{MARKER_LIST_BYTES, StrictTrailers};
-use super::thread::{Stage, Thread, UnreadHead};
+use super::thread::{Stage, Thread, UnreadHead, until};
 use super::timeouts::ClientTimeout;
 use crate::wire::HTTP1_BUFFER_BYTES;
 
@@ -43,6 +42,9 @@ const WINDOW_BYTES: u32 = 256 * 1024;
 /// What it may on a connection, however few streams that may have: h2 goes by it for how many small
 /// frames it keeps.
 const CONNECTION_WINDOW_BYTES_MIN: u32 = 4 * 1024 * 1024;
+/// HTTP/2 streams that a client may have reset before they were looked at; one more ends its
+/// connection.
+const PENDING_RESETS_MAX: usize = 20;
 /// The most that HTTP/2 has numbers for (RFC 9113, section 6.9.1).
 const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 
@@ -85,16 +87,16 @@ where
 
 /// Waits for a connection's first bytes. `None` if the connection ends before.
 async fn open(accepted: Accepted, thread: &Thread) -> Option<Opened> {
-    let Accepted { stream, tls, counted, slot } = accepted;
+    let Accepted { socket, client, tls, counted, slot } = accepted;
     let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let activity = Activity::new(slot, task);
     let begun = tokio::select! {
         biased;
-        begun = first_bytes(stream, tls, &thread.limits) => begun,
-        () = activity.evicted() => Err(Some(Closing::Room)),
-        () = thread.reaches(Stage::Closing) => Err(None),
+        begun = first_bytes(socket, client, tls, &thread.limits) => begun,
+        () = until(|| activity.is_evicted()) => Err(Some(Closing::Room)),
+        () = until(|| thread.stage() >= Stage::Closing) => Err(None),
     };
-    let Begun { socket, client, since } = match begun {
+    let (socket, client, since) = match begun {
         Ok(begun) => begun,
         Err(closing) => {
             closing.into_iter().for_each(|closing| activity.count_closing(closing));
@@ -143,7 +145,8 @@ where
     match end {
         End::Served => {
             let parts = serving.into_parts();
-            if let Some(tunnel) = connection.tunnel.take() {
+            let tunnel = connection.state.borrow_mut().tunnel.take();
+            if let Some(tunnel) = tunnel {
                 tunnel(parts.io.into_inner().into_inner().0.into_inner(), parts.read_buf).await;
             } else if lingering_close::is_called_for(connection, &parts.read_buf) {
                 Box::pin(lingering_close::with_client(connection, &[])).await;
@@ -165,9 +168,8 @@ where
     B: AnswerBody + Unpin,
 {
     let connection = &opened.connection;
-    let counted = frames::Counted::new(connection.socket.clone(), Rc::clone(connection));
-    let strict = StrictTrailers::new(counted);
-    let io = TokioIo::new(join(strict, connection.socket.clone()));
+    let reader = FrameReader::new(Rc::clone(connection));
+    let io = TokioIo::new(join(reader, connection.socket.clone()));
     let service = ConnectionService::new(service, Rc::clone(&thread), Rc::clone(connection));
     let builder = http2_builder(&connection.limits, Streams(Rc::clone(connection)));
     let mut serving = builder.serve_connection(io, service);
@@ -179,7 +181,8 @@ where
         // It may be about to read the last response.
         lingering_close::with_client(connection, &[]).await;
     }
-    if let Some(closing) = connection.exceeded.get() {
+    let exceeded = connection.state.borrow().exceeded;
+    if let Some(closing) = exceeded {
         connection.activity.count_closing(closing);
         // Behind a part of a frame, the client would read GOAWAY as the rest of that frame.
         let is_amid_frame = connection.socket.is_write_blocked();
@@ -215,14 +218,14 @@ where
                 Err(error) if error.is_parse() => End::UnreadHead { is_too_large: error.is_parse_too_large() },
                 Err(_) => End::Dropped,
             },
-            () = poll_fn(|cx| connection.poll_client_left(cx)) => return End::Dropped,
+            () = connection.client_left() => return End::Dropped,
             () = until(|| !leaves && (thread.stage() >= leaves_at || is_spent())) => None,
             () = until(|| {
                 // A response that its client has not read keeps the connection from making room.
                 activity.set_write_blocked(connection.socket.is_write_blocked());
                 activity.is_evicted()
             }) => Some(Closing::Room),
-            closing = poll_fn(|cx| client.poll(cx, connection)) => Some(closing),
+            closing = client.over(connection) => Some(closing),
         };
         match closing {
             None if is_spent() => activity.count_closing(Closing::Requests),
@@ -239,11 +242,6 @@ where
         ask_to_leave(Pin::new(serving));
         client.leave();
     }
-}
-
-/// Waits until that is so. Looks each time that the connection's task is woken.
-async fn until(is_so: impl Fn() -> bool) {
-    poll_fn(|_| if is_so() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 fn http1_builder(limits: &Limits) -> http1::Builder {
@@ -265,17 +263,17 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
 
 fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
     let mut builder = http2::Builder::new(streams);
-    let window = WINDOW_BYTES.min(WINDOW_BYTES_MAX / limits.streams_max.max(1));
+    let window = WINDOW_BYTES.min(WINDOW_BYTES_MAX / limits.h2_streams_max.max(1));
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.streams_max)
-        .max_pending_accept_reset_streams(limits.pending_resets_max)
+        .max_concurrent_streams(limits.h2_streams_max)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_header_list_size(
             u32::try_from(limits.header_bytes_max + MARKER_LIST_BYTES).unwrap_or(u32::MAX),
         )
         .initial_stream_window_size(window)
         .initial_connection_window_size(
-            window.saturating_mul(limits.streams_max).max(CONNECTION_WINDOW_BYTES_MIN),
+            window.saturating_mul(limits.h2_streams_max).max(CONNECTION_WINDOW_BYTES_MIN),
         )
         // No PINGs: they wait behind all that a client has not read, and a slow reader would seem
         // to be gone. The kernel's keepalive asks instead.

@@ -16,7 +16,8 @@ use super::client::Protocol;
 use super::connection::Connection;
 use super::limits::{Closing, Limits};
 use super::request_body::ClientBody;
-use super::response_body::{InFlightRequest, ResponseBody, with_body};
+use super::response_body::{ResponseBody, with_body};
+use super::sending::Sending;
 use super::thread::{Stage, Thread};
 use crate::in_place::pinned;
 
@@ -58,12 +59,12 @@ where
     /// On HTTP/2, if as many requests of the connection are under way as may be, though their
     /// clients may have left.
     fn call(&self, request: Request<Incoming>) -> Answering<B> {
-        let in_flight = InFlightRequest::begin(&self.connection);
+        let sending = Sending::begin(&self.connection);
         let is_one_too_many =
             self.connection.protocol() == Protocol::Http2 && has_too_many(&self.connection);
         let request = (!is_one_too_many).then(|| ClientBody::of_request(request, &self.connection));
         let (service, thread) = (self.service.clone(), Rc::clone(&self.thread));
-        pinned(|| answer(request, service, thread, in_flight))
+        pinned(|| answer(request, service, thread, sending))
     }
 }
 
@@ -75,7 +76,7 @@ pub(super) async fn answer<S, B>(
     request: Option<Box<Request<ClientBody>>>,
     mut service: S,
     thread: Rc<Thread>,
-    in_flight: InFlightRequest,
+    sending: Rc<Sending>,
 ) -> Result<Response<ResponseBody<B>>, h2::Error>
 where
     S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>,
@@ -85,42 +86,42 @@ where
     // A client that asks for a tunnel may write into it at once, so that what comes next may be no
     // request.
     let is_connect = request.method() == Method::CONNECT;
-    let is_spent = in_flight.connection().is_spent();
-    let (version, number) = (request.version(), in_flight.connection().requests.get());
+    let is_spent = sending.connection().is_spent();
+    let (version, number) = (request.version(), sending.connection().requests());
     let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(mut response) = service.call(request).await;
-    let connection = in_flight.connection();
+    let connection = sending.connection();
     if connection.protocol() == Protocol::Http2 {
-        return Ok(with_body(response, version, in_flight));
+        return Ok(with_body(response, version, sending));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // What a client sent before it knew may be meant for HTTP or for the next protocol.
         if connection.progress.is_at_end_of(number) && connection.socket.is_quiet() {
             connection.progress.switch_protocol();
-            return Ok(with_body(response, version, in_flight));
+            return Ok(with_body(response, version, sending));
         }
         *response.status_mut() = StatusCode::BAD_REQUEST;
         *response.headers_mut() =
             HeaderMap::from_iter([(CONNECTION, HeaderValue::from_static("close"))]);
     }
-    let has_no_next =
-        connection.progress.has_rejected_body_of(number) || connection.unasked.get() == number;
+    let has_no_next = connection.progress.has_rejected_body_of(number)
+        || connection.state.borrow().unasked == number;
     if is_connect || is_spent || has_no_next || thread.stage() != Stage::Serving {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         if is_spent {
             connection.activity.count_closing(Closing::Requests);
         }
     }
-    Ok(with_body(response, version, in_flight))
+    Ok(with_body(response, version, sending))
 }
 
 /// Whether the requests that are under way leave no stream for another: a request goes on when its
 /// client has reset it. Or whether the client has had `requests_per_connection_max`, and as many
 /// again as it could send before it saw GOAWAY.
 fn has_too_many(connection: &Connection) -> bool {
-    let Limits { streams_max, requests_per_connection_max, .. } = &*connection.limits;
+    let Limits { h2_streams_max, requests_per_connection_max, .. } = *connection.limits;
     let requests_max =
-        requests_per_connection_max.map(|max| max.saturating_add(u64::from(*streams_max)));
-    connection.activity.count_under_way() >= usize::try_from(*streams_max).unwrap_or(usize::MAX)
-        || requests_max.is_some_and(|max| connection.requests.get() > max)
+        requests_per_connection_max.map(|max| max.saturating_add(u64::from(h2_streams_max)));
+    connection.activity.count_under_way() >= usize::try_from(h2_streams_max).unwrap_or(usize::MAX)
+        || requests_max.is_some_and(|max| connection.requests() > max)
 }

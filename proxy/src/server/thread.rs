@@ -1,13 +1,11 @@
-//! What the connections of one worker thread share, and the runtime they run on.
+//! What the connections of one worker thread share.
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
 use http1_strict::GrammarError;
-use tokio::runtime::{LocalOptions, LocalRuntime};
 
 use super::client::ClientAddress;
 use super::limits::Limits;
@@ -76,37 +74,9 @@ impl Thread {
     pub(super) fn move_to(&self, stage: Stage) {
         self.stage.set(stage);
     }
-
-    /// Waits for a stage, in the task of a connection.
-    pub(super) async fn reaches(&self, stage: Stage) {
-        poll_fn(|_| if self.stage() >= stage { Poll::Ready(()) } else { Poll::Pending }).await;
-    }
 }
 
-/// A runtime of one thread alone: what runs there need not be `Send`, and is woken without a lock.
-///
-/// It ends with its tasks, and leaves blocking calls to themselves: the lookup of a worker's name
-/// may take half a minute.
-pub(super) struct ThreadRuntime(Option<LocalRuntime>);
-
-impl ThreadRuntime {
-    /// A new one, for the thread that calls.
-    pub(super) fn new() -> io::Result<ThreadRuntime> {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder
-            .enable_all()
-            .build_local(LocalOptions::default())
-            .map(|runtime| ThreadRuntime(Some(runtime)))
-    }
-
-    /// Does this work, and ends then.
-    pub(super) fn run(self, work: impl Future<Output = ()>) {
-        self.0.as_ref().expect("it is there until it ends").block_on(work);
-    }
-}
-
-impl Drop for ThreadRuntime {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(LocalRuntime::shutdown_background);
-    }
+/// Waits until that is so, in the task of a connection. Looks each time that the task is woken.
+pub(super) async fn until(is_so: impl Fn() -> bool) {
+    poll_fn(|_| if is_so() { Poll::Ready(()) } else { Poll::Pending }).await;
 }

@@ -2,7 +2,8 @@
 //! their own ([`ClientBody`](super::ClientBody)), and so have HTTP/2 streams
 //! ([`Sending`](super::sending::Sending)).
 
-use std::task::{Context, Poll, ready};
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use http1_strict::Unfinished;
@@ -10,12 +11,15 @@ use tokio::time::Instant;
 
 use super::client::Protocol;
 use super::connection::Connection;
-use super::limits::{Closing, Limits};
+use super::limits::{Closing, Limits, patience};
 use crate::wire::Alarm;
 
 /// How long an idle client may keep its connection that was asked to leave. Over HTTP/2 it confirms
 /// by answering a PING, and some never do.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
+
+/// How much longer than a stream a connection may send nothing of its responses over HTTP/2.
+const RESET_FIRST: Duration = Duration::from_millis(500);
 
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +30,8 @@ enum WaitsFor {
     Head,
     /// A client that does not read what is written.
     Reader,
-    /// On HTTP/2: a client that does not read what h2 has left of responses that have ended.
-    ReaderOfRest,
+    /// On HTTP/2: a client that does not make room for what h2 has of responses.
+    ReaderOverHttp2,
     /// Nothing from its client, or the rest of a body.
     Us,
 }
@@ -37,8 +41,8 @@ impl WaitsFor {
         if connection.socket.is_write_blocked() {
             return WaitsFor::Reader;
         }
-        if connection.sent.is_anything_left() {
-            return WaitsFor::ReaderOfRest;
+        if connection.state.borrow().unsent > 0 {
+            return WaitsFor::ReaderOverHttp2;
         }
         let is_answered = connection.activity.count_in_flight() == 0;
         match (connection.protocol(), connection.progress.unfinished()) {
@@ -58,10 +62,10 @@ impl WaitsFor {
     fn progress(self, connection: &Connection) -> u64 {
         match self {
             WaitsFor::Reader => connection.socket.bytes_moved(),
-            WaitsFor::ReaderOfRest => connection.sent.bytes(),
+            WaitsFor::ReaderOverHttp2 => connection.state.borrow().sent,
             // A head has to be there in time as a whole, and a connection is idle whatever else is
             // sent.
-            WaitsFor::Request | WaitsFor::Head | WaitsFor::Us => connection.requests.get(),
+            WaitsFor::Request | WaitsFor::Head | WaitsFor::Us => connection.requests(),
         }
     }
 }
@@ -103,29 +107,38 @@ impl ClientTimeout {
         self.leaves_since = Some(Instant::now());
     }
 
-    /// Ready when the client has kept us waiting for too long.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, connection: &Connection) -> Poll<Closing> {
+    /// Waits until the client has kept us waiting for too long. Looks at what has changed each time
+    /// that the connection's task is woken.
+    pub(super) async fn over(&mut self, connection: &Connection) -> Closing {
+        poll_fn(|cx| {
+            self.note(connection);
+            let Some((due, closing)) = self.due(connection) else { return Poll::Pending };
+            self.alarm.poll(cx, due).map(|()| closing)
+        })
+        .await
+    }
+
+    /// Notes what the connection waits for by now, and whether the client has gone on.
+    fn note(&mut self, connection: &Connection) {
         let waits_for = WaitsFor::of(connection);
         let progress = waits_for.progress(connection);
-        if (waits_for, progress) != (self.waits_for, self.progress) {
-            if self.waits_for == WaitsFor::Reader {
-                self.blocked += self.since.elapsed();
-            }
-            match waits_for {
-                WaitsFor::Head | WaitsFor::Reader | WaitsFor::ReaderOfRest => {
-                    self.since = Instant::now()
-                }
-                WaitsFor::Request => {
-                    (self.blocked, self.written_before) =
-                        (Duration::ZERO, connection.socket.bytes_written());
-                }
-                WaitsFor::Us => {}
-            }
-            (self.waits_for, self.progress) = (waits_for, progress);
+        if (waits_for, progress) == (self.waits_for, self.progress) {
+            return;
         }
-        let Some((due, closing)) = self.due(connection) else { return Poll::Pending };
-        ready!(self.alarm.poll(cx, due));
-        Poll::Ready(closing)
+        if self.waits_for == WaitsFor::Reader {
+            self.blocked += self.since.elapsed();
+        }
+        match waits_for {
+            WaitsFor::Head | WaitsFor::Reader | WaitsFor::ReaderOverHttp2 => {
+                self.since = Instant::now()
+            }
+            WaitsFor::Request => {
+                (self.blocked, self.written_before) =
+                    (Duration::ZERO, connection.socket.bytes_written());
+            }
+            WaitsFor::Us => {}
+        }
+        (self.waits_for, self.progress) = (waits_for, progress);
     }
 
     fn due(&self, connection: &Connection) -> Option<(Instant, Closing)> {
@@ -145,7 +158,10 @@ impl ClientTimeout {
                 let (limit, closing) = until_written(limits, written, self.blocked);
                 Some((self.since + limit, closing))
             }
-            WaitsFor::ReaderOfRest => Some((self.since + limits.body_timeout, Closing::Body)),
+            // A stream that can be reset was by then.
+            WaitsFor::ReaderOverHttp2 => {
+                Some((self.since + limits.body_timeout + RESET_FIRST, Closing::Body))
+            }
             WaitsFor::Us => None,
         }
     }
@@ -153,7 +169,7 @@ impl ClientTimeout {
 
 /// How long a client may read nothing that has read so many bytes and kept us waiting for so long.
 fn until_written(limits: &Limits, written: u64, blocked: Duration) -> (Duration, Closing) {
-    let left = limits.patience(written).map(|patience| patience.saturating_sub(blocked));
+    let left = patience(limits, written).map(|patience| patience.saturating_sub(blocked));
     match left.filter(|left| *left < limits.body_timeout) {
         Some(left) => (left, Closing::Pace),
         None => (limits.body_timeout, Closing::Body),
@@ -162,7 +178,6 @@ fn until_written(limits: &Limits, written: u64, blocked: Duration) -> (Duration,
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
     use std::rc::Rc;
 
     use bytes::{Buf, Bytes};
@@ -184,7 +199,7 @@ mod tests {
     }
 
     async fn is_over(client: &mut ClientTimeout, connection: &Connection) -> bool {
-        let over = poll_fn(|cx| client.poll(cx, connection));
+        let over = client.over(connection);
         timeout(SECOND / 100, LocalSet::new().run_until(over)).await.is_ok()
     }
 
@@ -226,12 +241,11 @@ mod tests {
         let connection = accepted().await;
         let mut client = ClientTimeout::new(Instant::now());
         let sending = Sending::new(Rc::clone(&connection), connection.activity.in_flight());
-        let mut piece = Piece::new(Bytes::from(vec![b'x'; 4_000]), Some(&sending));
-        sending.leave_to_h2();
+        let mut piece = Piece::new(Bytes::from(vec![b'x'; 4_000]), &sending);
         drop(sending);
         for _ in 0..4 {
             assert!(!is_over(&mut client, &connection).await);
-            advance(29 * SECOND).await;
+            advance(30 * SECOND).await;
             assert!(!is_over(&mut client, &connection).await, "it may be silent for 30 seconds");
             piece.advance(900);
         }

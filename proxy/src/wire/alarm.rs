@@ -1,13 +1,30 @@
-//! A timer that is moved far more often than it goes off.
+//! Timers that go off only once their thread has read what has come by then.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use tokio::task::{JoinHandle, spawn_local};
+use hyper::rt;
+use tokio::task::coop::unconstrained;
+use tokio::task::{JoinHandle, spawn_local, yield_now};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::caught_up;
+/// How often a thread looks at its sockets: what one task reads may be for another, and one look
+/// tells of a thousand sockets.
+const LOOKS: usize = 16;
+
+/// Completes when this thread has looked at its sockets and the tasks that waited for them have
+/// run.
+///
+/// A timeout of a silent peer waits for this first. To a process that stood still (SIGSTOP, a
+/// frozen container) all times come at once when it goes on, and the runtime may tell of them
+/// before it has looked at any socket.
+pub(crate) async fn caught_up() {
+    for _ in 0..LOOKS {
+        yield_now().await; // Comes back behind those whom the next look wakes.
+    }
+}
 
 /// A timer that is moved far more often than it goes off.
 ///
@@ -15,13 +32,9 @@ use super::caught_up;
 /// the runtime's timer wheel costs a lock twice a request. So the registered time is left where it
 /// is while it is the earlier one; when it goes off too soon, and only then, it is moved to what is
 /// due by now.
-///
-/// When its time has come, its thread reads first what has come by then: that may move it.
 #[derive(Default)]
 pub struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Whom it wakes; `None` if it has to be told again.
-    wakes: Option<Waker>,
     /// `None` unless its time has come.
     caught_up: Option<JoinHandle<()>>,
 }
@@ -34,61 +47,63 @@ impl Alarm {
 
     /// Ready when `due` has come. Each call may name another time.
     pub fn poll(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
+        // The runtime tells a task nothing of time once its sockets have used up its share of the
+        // thread: a peer that sends without end would never be too late.
+        pin!(unconstrained(poll_fn(|cx| self.goes_off(cx, due)))).poll(cx)
+    }
+
+    fn goes_off(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
         if due < sleep.deadline() {
-            self.wakes = None;
             sleep.as_mut().reset(due);
         }
-        // To tell it again whom to wake takes four locked instructions and 150 others, on each
-        // connection for each request.
-        if !sleep.is_elapsed()
-            && self.wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker()))
-        {
-            return due_out_of_turn(due);
-        }
-        loop {
-            // A task whose sockets have used up its share of the thread's time is not told by the
-            // runtime that time has come: a peer that sends without end would never be too late.
-            if sleep.as_mut().poll(cx).is_pending() {
-                // It was not listened to if the task's turn is over.
-                self.wakes = (!is_out_of_turn()).then(|| cx.waker().clone());
-                return due_out_of_turn(due);
-            }
-            if due <= Instant::now() {
-                break;
-            }
-            (self.caught_up, self.wakes) = (None, None);
+        ready!(sleep.as_mut().poll(cx));
+        while Instant::now() < due {
+            self.caught_up = None;
             sleep.as_mut().reset(due);
+            ready!(sleep.as_mut().poll(cx));
         }
         let caught_up = self.caught_up.get_or_insert_with(|| spawn_local(caught_up()));
-        if Pin::new(caught_up).poll(cx).is_pending() && !is_out_of_turn() {
-            return Poll::Pending;
-        }
+        let _ = ready!(Pin::new(caught_up).poll(cx)); // An error means that the runtime ends.
         self.caught_up = None;
         Poll::Ready(())
     }
 }
 
-/// Whether it is due although nothing has been heard of that: a task whose turn is over hears of
-/// nothing.
-fn due_out_of_turn(due: Instant) -> Poll<()> {
-    if is_out_of_turn() && due <= Instant::now() { Poll::Ready(()) } else { Poll::Pending }
+/// Timers for hyper, which go off like an [`Alarm`].
+pub(crate) struct PatientTimer;
+
+struct PatientSleep {
+    alarm: Alarm,
+    due: Instant,
 }
 
-/// Whether the runtime makes everything in this task wait until others have had their turn.
-fn is_out_of_turn() -> bool {
-    !tokio::task::coop::has_budget_remaining()
+impl rt::Timer for PatientTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn rt::Sleep>> {
+        self.sleep_until(std::time::Instant::now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn rt::Sleep>> {
+        Box::pin(PatientSleep { alarm: Alarm::new(), due: deadline.into() })
+    }
+}
+
+impl rt::Sleep for PatientSleep {}
+
+impl Future for PatientSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let due = self.due;
+        self.alarm.poll(cx, due)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-    use std::pin::pin;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::Wake;
-    use std::time::Duration;
+    use std::io::Write as _;
 
+    use hyper::rt::Timer as _;
     use tokio::io::AsyncReadExt;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::LocalSet;
@@ -155,40 +170,6 @@ mod tests {
             .await;
     }
 
-    #[derive(Default)]
-    struct Woken(AtomicBool);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Woken>) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn moved_alarm_wakes_the_task_that_asked_last() {
-        LocalSet::new()
-            .run_until(async {
-                let mut alarm = Alarm::new();
-                let mut is_due = |task: &Arc<Woken>, due| {
-                    let waker = Waker::from(Arc::clone(task));
-                    alarm.poll(&mut Context::from_waker(&waker), due).is_ready()
-                };
-                let [first, last] = [(); 2].map(|()| Arc::<Woken>::default());
-                let is_woken = |task: &Woken| task.0.swap(false, Ordering::SeqCst);
-                let (start, second) = (Instant::now(), Duration::from_secs(1));
-                for (asks, due) in [(&first, 9), (&first, 2), (&first, 5), (&last, 5), (&last, 6)] {
-                    assert!(!is_due(asks, start + due * second));
-                }
-                // When it goes off at its first time it is moved to what is due by now.
-                for at in [2, 6] {
-                    tokio::time::sleep_until(start + at * second + second / 100).await;
-                    assert!(!is_woken(&first) && is_woken(&last), "after {at} s");
-                    assert!(!is_due(&last, start + 6 * second), "what has come is read first");
-                }
-            })
-            .await;
-    }
-
     /// A process that had been stopped took a peer for silent whose words lay unread in its socket.
     #[tokio::test]
     async fn what_has_come_is_read_before_an_alarm_goes_off() {
@@ -197,7 +178,7 @@ mod tests {
         let (socket, _) = listener.accept().await.unwrap();
         LocalSet::new()
             .run_until(async {
-                std::io::Write::write_all(&mut peer, b"here").unwrap();
+                peer.write_all(b"here").unwrap();
                 // As after a stop: its time has come long ago, and nobody has looked at the socket
                 // since.
                 let due = Instant::now() - Duration::from_secs(1);
@@ -225,5 +206,26 @@ mod tests {
             Poll::Pending
         })
         .await
+    }
+
+    #[tokio::test]
+    async fn what_has_come_is_read_before_hypers_times_are_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let work = async {
+            peer.write_all(b"pong").unwrap();
+            // As after a stop: its time has come long ago, and nobody has looked at the socket
+            // since.
+            let late = PatientTimer.sleep_until(std::time::Instant::now() - Duration::from_secs(1));
+            let mut read = [0; 4];
+            tokio::select! {
+                biased;
+                () = late => panic!("it has come by then"),
+                read = socket.read_exact(&mut read) => drop(read.unwrap()),
+            }
+            assert_eq!(read, *b"pong");
+        };
+        LocalSet::new().run_until(work).await;
     }
 }

@@ -3,16 +3,13 @@
 
 mod alarm;
 mod background;
-mod caught_up;
 mod socket;
-mod stream;
-mod tls;
 mod transport;
 
 pub use alarm::Alarm;
+pub(crate) use alarm::{PatientTimer, caught_up};
 pub use background::Background;
 pub(crate) use background::BackgroundGuard;
-pub(crate) use caught_up::{PatientTimer, caught_up};
 pub use socket::Socket;
 pub use transport::Transport;
 pub(crate) use transport::{keep_alive, write_little_ahead};

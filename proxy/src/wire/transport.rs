@@ -1,22 +1,18 @@
 //! A TCP or unix connection that counts what moves over it.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rustix::net::{RecvFlags, connect_unspec, recv};
-use smallvec::SmallVec;
+use rustix::net::connect_unspec;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-
-/// What is no longer than this, a head with a small body, is written in one piece.
-const TOGETHER_BYTES_MAX: usize = 2 * 1024;
+use tokio_util::either::Either::{self, Left as Tcp, Right as Unix};
 
 /// How much the kernel takes of a TCP connection before it has sent it. It says that there is room
 /// when half of that is sent.
@@ -51,44 +47,14 @@ pub(crate) fn write_little_ahead(socket: &SockRef<'_>) {
 /// A TCP or unix connection that counts the bytes that move over it, and can be asked for what the
 /// kernel knows of it.
 pub struct Transport {
-    connection: Connection,
+    stream: Either<TcpStream, UnixStream>,
     moved: Cell<u64>,
-    /// How many bytes may be read before the reader has to yield.
-    allowance: Cell<usize>,
 }
-
-enum Connection {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Connection {
-    fn io(&mut self) -> Pin<&mut dyn Io> {
-        match self {
-            Connection::Tcp(stream) => Pin::new(stream),
-            Connection::Unix(stream) => Pin::new(stream),
-        }
-    }
-}
-
-/// A stream of bytes, both ways.
-pub(super) trait Io: AsyncRead + AsyncWrite + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
 
 impl Transport {
-    fn new(connection: Connection) -> Transport {
-        Transport { connection, moved: Cell::new(0), allowance: Cell::new(usize::MAX) }
-    }
-
     /// Bytes moved either way so far; it wraps around.
-    pub(super) fn bytes_moved(&self) -> u64 {
+    pub(crate) fn bytes_moved(&self) -> u64 {
         self.moved.get()
-    }
-
-    /// Makes the reader yield when so many bytes have been read from now on.
-    pub(super) fn allow(&self, bytes: usize) {
-        self.allowance.set(bytes);
     }
 
     /// How much could be read at once, one byte at most; `Ok(0)`: the other side has ended.
@@ -98,9 +64,9 @@ impl Transport {
 
     /// Ready when there may be something to read, or the end.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let readable = match &self.connection {
-            Connection::Tcp(stream) => stream.poll_read_ready(cx),
-            Connection::Unix(stream) => stream.poll_read_ready(cx),
+        let readable = match &self.stream {
+            Tcp(stream) => stream.poll_read_ready(cx),
+            Unix(stream) => stream.poll_read_ready(cx),
         };
         readable.map(|_| ()) // A look shows what is wrong.
     }
@@ -108,31 +74,10 @@ impl Transport {
     /// Notes that there is nothing to read, so that [`poll_readable`](Self::poll_readable) waits for more.
     pub(super) fn is_drained(&self) {
         let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-        let _ = match &self.connection {
-            Connection::Tcp(stream) => stream.try_io(Interest::READABLE, nothing),
-            Connection::Unix(stream) => stream.try_io(Interest::READABLE, nothing),
+        let _ = match &self.stream {
+            Tcp(stream) => stream.try_io(Interest::READABLE, nothing),
+            Unix(stream) => stream.try_io(Interest::READABLE, nothing),
         };
-    }
-
-    /// The first byte that is there to be read, which stays there. Waits for it; `None`: the other
-    /// side has ended.
-    ///
-    /// # Errors
-    /// If the connection is lost.
-    pub async fn first_byte(&self) -> io::Result<Option<u8>> {
-        let mut byte = [0];
-        let mut peek = || Ok(recv(self.socket().as_fd(), &mut byte, RecvFlags::PEEK)?.1);
-        let count = match &self.connection {
-            Connection::Tcp(stream) => stream.async_io(Interest::READABLE, &mut peek).await?,
-            Connection::Unix(stream) => stream.async_io(Interest::READABLE, &mut peek).await?,
-        };
-        Ok(byte.first().copied().filter(|_| count > 0))
-    }
-
-    /// Reads and writes what can be at once, by asking the kernel: what it says is newer than what
-    /// the runtime has heard. Tasks that wait for the runtime are woken all the same.
-    pub(super) fn at_once(&self) -> AtOnce<'_> {
-        AtOnce(self)
     }
 
     pub(super) fn shut(&self, side: Shutdown) {
@@ -151,9 +96,9 @@ impl Transport {
     /// more of what was written. Ends both sides of a unix socket, where all that was written is
     /// delivered already.
     pub(super) fn reset(&self) {
-        let is_reset = match &self.connection {
-            Connection::Tcp(stream) => connect_unspec(stream).is_ok(),
-            Connection::Unix(_) => false,
+        let is_reset = match &self.stream {
+            Tcp(stream) => connect_unspec(stream).is_ok(),
+            Unix(_) => false,
         };
         if !is_reset {
             self.shut(Shutdown::Both);
@@ -162,7 +107,7 @@ impl Transport {
 
     /// Whether the kernel may hold what was written for longer than a moment.
     pub(super) fn may_deliver_late(&self) -> bool {
-        matches!(self.connection, Connection::Tcp(_))
+        matches!(self.stream, Tcp(_))
     }
 
     pub(super) fn keep_alive(&self) {
@@ -170,9 +115,9 @@ impl Transport {
     }
 
     fn socket(&self) -> SockRef<'_> {
-        match &self.connection {
-            Connection::Tcp(stream) => SockRef::from(stream),
-            Connection::Unix(stream) => SockRef::from(stream),
+        match &self.stream {
+            Tcp(stream) => SockRef::from(stream),
+            Unix(stream) => SockRef::from(stream),
         }
     }
 
@@ -190,32 +135,21 @@ impl Transport {
 
 impl From<TcpStream> for Transport {
     fn from(stream: TcpStream) -> Transport {
-        Transport::new(Connection::Tcp(stream))
+        Transport { stream: Tcp(stream), moved: Cell::new(0) }
     }
 }
 
 impl From<UnixStream> for Transport {
     fn from(stream: UnixStream) -> Transport {
-        Transport::new(Connection::Unix(stream))
+        Transport { stream: Unix(stream), moved: Cell::new(0) }
     }
 }
 
-/// See [`Transport::at_once`].
-pub(super) struct AtOnce<'t>(&'t Transport);
-
-impl Read for AtOnce<'_> {
+/// Reads what can be read at once, by asking the kernel: its answer is newer than the runtime's.
+/// Tasks that wait for the runtime are woken all the same.
+impl Read for &Transport {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&*self.0.socket()).read(buffer).inspect(|bytes| self.0.count(*bytes))
-    }
-}
-
-impl Write for AtOnce<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self.0.socket()).write(bytes).inspect(|bytes| self.0.count(*bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // The kernel has it already.
+        (&*self.socket()).read(buffer).inspect(|bytes| self.count(*bytes))
     }
 }
 
@@ -225,15 +159,9 @@ impl AsyncRead for Transport {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.allowance.get() == 0 {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
         let before = buffer.filled().len();
-        ready!(self.connection.io().poll_read(cx, buffer))?;
-        let bytes = buffer.filled().len() - before;
-        self.count(bytes);
-        self.allowance.set(self.allowance.get().saturating_sub(bytes));
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        self.count(buffer.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }
@@ -244,7 +172,7 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = self.connection.io().poll_write(cx, bytes);
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.counted(written)
     }
 
@@ -253,17 +181,7 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // What is in one piece is sent by a call that takes one piece, 0.2 µs faster, and what is
-        // short is put together for that: most messages are. It is 2 % of what a refusal costs.
-        if let [only] = slices {
-            return self.poll_write(cx, only);
-        }
-        if slices.iter().map(|slice| slice.len()).sum::<usize>() <= TOGETHER_BYTES_MAX {
-            let mut together = SmallVec::<[u8; TOGETHER_BYTES_MAX]>::new();
-            slices.iter().for_each(|slice| together.extend_from_slice(slice));
-            return self.poll_write(cx, &together);
-        }
-        let written = self.connection.io().poll_write_vectored(cx, slices);
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
         self.counted(written)
     }
 
@@ -276,7 +194,7 @@ impl AsyncWrite for Transport {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.connection.io().poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use fencepost::server::{Drained, Limits};
+use fencepost::server::Limits;
 use fencepost::upstream::Ending;
+use fencepost_fence::refusal::DISCARD_TIMEOUT;
 use http::Request;
 
 use crate::support::{
@@ -28,7 +29,7 @@ fn limited(change: impl FnOnce(&mut Limits)) -> Proxy {
     Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() })
 }
 
-async fn shut_down(proxy: Proxy, grace: Duration) -> Drained {
+async fn shut_down(proxy: Proxy, grace: Duration) -> usize {
     tokio::time::timeout(PATIENCE, proxy.shutdown(grace)).await.expect("the server ends")
 }
 
@@ -116,8 +117,7 @@ fn a_connection_whose_requests_are_answered_by_us_is_idle_between_them() {
 #[test]
 fn a_client_that_falls_silent_in_its_body_is_told_so_and_closed() {
     for length in [100, 1_000_000] {
-        let proxy =
-            limited(|limits| (limits.body_timeout, limits.discard_timeout) = (MOMENT, MOMENT));
+        let proxy = limited(|limits| limits.body_timeout = MOMENT);
         let mut client = proxy.client();
         client.send(&format!(
             "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\nbegin"
@@ -134,15 +134,11 @@ fn a_client_that_falls_silent_in_its_body_is_told_so_and_closed() {
 /// keeps its place meanwhile.
 #[test]
 fn a_refused_client_that_falls_silent_in_its_body_is_let_go_and_makes_room() {
-    assert_eq!(Limits::default().discard_timeout, Duration::from_secs(5));
-    let discard_timeout = 2 * MOMENT;
-    let only_one = || {
-        limited(|limits| (limits.connections_max, limits.discard_timeout) = (1, discard_timeout))
-    };
+    let only_one = || limited(|limits| limits.connections_max = 1);
     let another_comes_after = |proxy: &Proxy, asked: Instant| {
         let mut next = proxy.client();
         assert!(next.ask(GET).0.starts_with("HTTP/1.1 200 "));
-        assert!(asked.elapsed() >= discard_timeout, "{:?}", asked.elapsed());
+        assert!(asked.elapsed() >= DISCARD_TIMEOUT, "{:?}", asked.elapsed());
     };
 
     let (proxy, asked) = (only_one(), Instant::now());
@@ -222,11 +218,7 @@ fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_a
     // read its last answer perhaps.
     let request = format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {}\r\n\r\n", "x".repeat(20_000));
     for max in [Some(2), None] {
-        let limits = Limits {
-            requests_per_connection_max: max,
-            discard_timeout: 3 * PATIENCE,
-            ..Limits::default()
-        };
+        let limits = Limits { requests_per_connection_max: max, ..Limits::default() };
         let proxy = Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() });
         if max.is_none() {
             proxy.server().leave();
@@ -249,7 +241,7 @@ fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_a
             client.ask(GET);
         }
         assert_eq!(client.until_end(), b"");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DISCARD_TIMEOUT / 2;
         while proxy.server().connections_by_thread() != [0] {
             assert!(Instant::now() < deadline, "the connection is still open");
             std::thread::yield_now();
@@ -407,7 +399,7 @@ fn a_shutdown_lets_requests_finish() {
             peer.respond("done");
             client.answer()
         });
-        assert_eq!(block_on(shut_down(proxy, PATIENCE)), Drained { cut: 0 });
+        assert_eq!(block_on(shut_down(proxy, PATIENCE)), 0);
         assert_eq!(finishing.join().unwrap().1, b"done");
     }
 }
@@ -426,7 +418,7 @@ fn a_shutdown_waits_for_requests_whose_client_has_left() {
         assert_eq!(peer.within(MOMENT), b"");
         peer.respond("done");
     });
-    assert_eq!(block_on(shut_down(proxy, PATIENCE)), Drained { cut: 0 });
+    assert_eq!(block_on(shut_down(proxy, PATIENCE)), 0);
     finishing.join().unwrap();
 }
 
@@ -437,6 +429,6 @@ fn a_shutdown_cuts_what_does_not_finish_and_says_how_much() {
     let (mut client, _peer) = proxy.at_worker(&worker, GET);
     let _idle = proxy.client();
     // Long enough for the other to be seen to be idle.
-    assert_eq!(block_on(shut_down(proxy, SHORT)), Drained { cut: 1 });
+    assert_eq!(block_on(shut_down(proxy, SHORT)), 1);
     assert_eq!(client.until_end(), b"");
 }

@@ -1,11 +1,11 @@
 //! What becomes of a message on its way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fencepost::server::Limits;
 use fencepost::upstream::Ending;
+use fencepost_fence::refusal::DISCARD_TIMEOUT;
 
-use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_field};
+use crate::support::{Event, MOMENT, Peer, Proxy, Worker, assert_field};
 
 /// What a worker gets of `request`.
 fn seen_by_worker(request: &str) -> String {
@@ -236,9 +236,8 @@ fn a_client_that_waits_for_leave_to_send_its_body_gets_it_when_the_body_is_read(
 
 #[test]
 fn a_client_that_is_refused_is_neither_asked_for_its_body_nor_waited_for() {
-    let limits = Limits { discard_timeout: 3 * PATIENCE, ..Limits::default() };
-    let proxy = Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() });
-    let mut client = proxy.client();
+    let proxy = Proxy::before(Worker::echo());
+    let (mut client, asked) = (proxy.client(), Instant::now());
     client.send(
         "POST /refuse HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
     );
@@ -246,6 +245,7 @@ fn a_client_that_is_refused_is_neither_asked_for_its_body_nor_waited_for() {
     assert!(head.starts_with("HTTP/1.1 412 "), "{head}");
     assert_field(&head, "connection", Some("close"));
     assert_eq!(client.until_end(), b"own answer");
+    assert!(asked.elapsed() < DISCARD_TIMEOUT);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn requests_with_two_lengths_or_a_broken_head_are_refused() {
 fn a_head_that_is_too_long_is_answered_with_431() {
     let proxy = Proxy::before(Worker::echo());
     let mut client = proxy.client();
-    client.send(&format!("GET / HTTP/1.1\r\nHost: t\r\nX-Long: {}\r\n\r\n", "x".repeat(40 * 1024)));
+    client.send(&format!("GET / HTTP/1.1\r\nHost: t\r\nX-Long: {}\r\n\r\n", "x".repeat(70 * 1024)));
     let head = client.head();
     assert!(head.starts_with("HTTP/1.1 431 "), "{head}");
 }

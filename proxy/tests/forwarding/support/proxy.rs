@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost::server::{
-    ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext,
-    ThreadService, serve,
+    ClientBody, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, ThreadService,
+    serve,
 };
 use fencepost::upstream::{
     Admitted, ConnectionQuota, Ending, KeptFields, LastBytes, Permit, Pool, PreparedBody,
@@ -122,7 +122,7 @@ impl Proxy {
         let halted = Arc::new(Mutex::new(halted));
         let seen = record.clone();
         let threads = NonZeroUsize::new(settings.threads).unwrap();
-        let limits = settings.limits.clone();
+        let limits = settings.limits;
         let make_service = move |thread: ThreadContext| {
             let cleartext = Speaks::Cleartext(settings.upstream_protocol);
             let speaks = settings.upstream_tls.clone().map_or(cleartext, Speaks::Tls);
@@ -177,7 +177,7 @@ impl Proxy {
         self.server.as_ref().unwrap()
     }
 
-    pub(crate) async fn shutdown(mut self, grace: Duration) -> Drained {
+    pub(crate) async fn shutdown(mut self, grace: Duration) -> usize {
         self.server.take().unwrap().shutdown(grace).await
     }
 

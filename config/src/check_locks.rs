@@ -5,19 +5,19 @@ use std::collections::HashSet;
 use fencepost_policy::Layout;
 
 use crate::lock::{Lock, Record};
+use crate::prefixes::Prefixes;
 use crate::route::WrittenRoute;
 use crate::source::Source;
-use crate::trie::Trie;
 
 /// A lock has one store and one reading, no two are named alike, and none lies below another's
 /// contenders.
 pub(crate) fn check_locks(routes: &[WrittenRoute<'_>], sources: &[Source]) {
-    let (mut known, mut locks) = (Trie::default(), HashSet::new());
+    let (mut known, mut locks) = (Prefixes::default(), HashSet::new());
     for (number, later) in routes.iter().enumerate() {
         let Some(lock) = &later.lock else { continue };
-        let steps = lock.key.steps();
+        let beginning = lock.key.beginning();
         // The first conflict is enough: once it is settled, the others often are too.
-        let conflict = known.alike(&steps).into_iter().find_map(|number| {
+        let conflict = known.alike(&beginning).into_iter().find_map(|number| {
             let other = routes[number].lock.as_ref()?;
             let conflict = conflict_of(lock, other, sources)?;
             Some(format!("{conflict} {}", routes[number].named("lock")))
@@ -27,7 +27,7 @@ pub(crate) fn check_locks(routes: &[WrittenRoute<'_>], sources: &[Source]) {
         }
         // The first route that has a lock stands for those after it that have the same.
         if locks.insert((lock.source, lock.key.as_str(), &lock.record)) {
-            known.insert(number, &steps);
+            known.insert(number, &beginning);
         }
     }
 }

@@ -6,24 +6,24 @@ use std::collections::HashSet;
 use crate::lock::Lock;
 use crate::lock_template::LockTemplate;
 use crate::path_template::PathTemplate;
+use crate::prefixes::Prefixes;
 use crate::route::Route;
-use crate::trie::{Step, Trie};
 
 /// The routes of a configuration, to find those that take all of what others take.
 pub struct CoverIndex<'r> {
     routes: Vec<&'r Route>,
     /// Those that any requests reach. Whatever the others take is taken by one of these, which is
     /// asked first.
-    reached: Trie,
+    reached: Prefixes,
 }
 
 impl<'r> CoverIndex<'r> {
     /// Of these, in the order in which they are asked.
     pub fn new(routes: impl IntoIterator<Item = &'r Route>) -> CoverIndex<'r> {
-        let mut index = CoverIndex { routes: Vec::new(), reached: Trie::default() };
+        let mut index = CoverIndex { routes: Vec::new(), reached: Prefixes::default() };
         for (number, route) in routes.into_iter().enumerate() {
             if index.first_that_takes_all_of(route).is_none() {
-                index.reached.insert(number, &steps(route.host.as_deref(), &route.path));
+                index.reached.insert(number, &route.path.beginning());
             }
             index.routes.push(route);
         }
@@ -38,7 +38,7 @@ impl<'r> CoverIndex<'r> {
 
     /// The first of them past which no request for that host and these paths gets.
     pub(crate) fn first_taking(&self, host: Option<&str>, paths: &PathTemplate) -> Option<usize> {
-        let mut candidates = self.reached.covering(&steps(host, paths)).into_iter();
+        let mut candidates = self.reached.beginning(&paths.beginning()).into_iter();
         candidates.find(|number| self.routes[*number].takes_all(host, paths))
     }
 }
@@ -46,47 +46,41 @@ impl<'r> CoverIndex<'r> {
 /// Routes, to find those that take some of what others take.
 pub struct OverlapIndex<'r> {
     routes: Vec<&'r Route>,
-    trie: Trie,
+    prefixes: Prefixes,
 }
 
 impl<'r> OverlapIndex<'r> {
     /// Of these, in that order.
     pub fn new(routes: impl IntoIterator<Item = &'r Route>) -> OverlapIndex<'r> {
-        let (routes, mut trie): (Vec<_>, Trie) = (routes.into_iter().collect(), Trie::default());
+        let (routes, mut prefixes) = (Vec::from_iter(routes), Prefixes::default());
         for (number, route) in routes.iter().enumerate() {
-            trie.insert(number, &steps(route.host.as_deref(), &route.path));
+            prefixes.insert(number, &route.path.beginning());
         }
-        OverlapIndex { routes, trie }
+        OverlapIndex { routes, prefixes }
     }
 
     /// The numbers of those that may have a request in common with the route, in order: see
     /// [`Route::overlaps`].
     pub fn overlapping(&self, route: &Route) -> impl Iterator<Item = usize> {
-        let candidates = self.trie.alike(&steps(route.host.as_deref(), &route.path));
+        let candidates = self.prefixes.alike(&route.path.beginning());
         candidates.into_iter().filter(|number| self.routes[*number].overlaps(route))
     }
-}
-
-/// A host is the first step, and no host takes any.
-fn steps(host: Option<&str>, paths: &PathTemplate) -> Vec<Step> {
-    let host = host.map_or(Step::BeginsWith(String::new()), |host| Step::Text(host.to_owned()));
-    std::iter::once(host).chain(paths.steps()).collect()
 }
 
 /// Locks by their keys. Of those of one source that have the same keys, it finds the first.
 pub struct LockIndex<'l> {
     locks: Vec<&'l Lock>,
-    firsts: Trie,
+    firsts: Prefixes,
 }
 
 impl<'l> LockIndex<'l> {
     /// Of these, in that order.
     pub fn new(locks: impl IntoIterator<Item = &'l Lock>) -> LockIndex<'l> {
-        let (mut firsts, mut known) = (Trie::default(), HashSet::new());
+        let (mut firsts, mut known) = (Prefixes::default(), HashSet::new());
         let locks: Vec<&Lock> = locks.into_iter().collect();
         for (number, lock) in locks.iter().enumerate() {
             if known.insert((lock.source, lock.key.as_str())) {
-                firsts.insert(number, &lock.key.steps());
+                firsts.insert(number, &lock.key.beginning());
             }
         }
         LockIndex { locks, firsts }
@@ -95,7 +89,7 @@ impl<'l> LockIndex<'l> {
     /// The numbers of those that may have a key in common with that, in order: see
     /// [`LockTemplate::overlaps`].
     pub fn overlapping(&self, key: &LockTemplate) -> impl Iterator<Item = usize> {
-        let candidates = self.firsts.alike(&key.steps());
+        let candidates = self.firsts.alike(&key.beginning());
         candidates.into_iter().filter(|number| self.locks[*number].key.overlaps(key))
     }
 }

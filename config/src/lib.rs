@@ -18,7 +18,7 @@ mod captures;
 mod lock_template;
 mod path_template;
 mod percent;
-mod trie;
+mod prefixes;
 
 mod limits;
 mod listening;

@@ -7,7 +7,6 @@ use fencepost_policy::{LockKey, percent_encoded};
 
 use crate::captures::{Captures, is_capture, is_placeholder_name};
 use crate::path_template::PathTemplate;
-use crate::trie::Step;
 
 /// The lock key of a route, e.g. `/shards/{shard}/lock`.
 ///
@@ -160,11 +159,11 @@ impl LockTemplate {
             && begin_alike(&self.encoded, &other.encoded)
     }
 
-    /// What its segments take where they are presented percent-encoded. Where it
+    /// What all its keys begin with where they are presented percent-encoded. Where it
     /// [overlaps](LockTemplate::overlaps) another, has a twin in it or is above it, one of the two
-    /// begins like the other.
-    pub(crate) fn steps(&self) -> Vec<Step> {
-        self.encoded.iter().map(Segment::step).collect()
+    /// begins the other's.
+    pub(crate) fn beginning(&self) -> String {
+        percent_encoded(self.literal_prefix().as_bytes()).map(char::from).collect()
     }
 
     /// Whether a key of the other template may lie below a key of this one, as `a/b` lies below
@@ -233,11 +232,6 @@ impl Segment {
         let encoded = |text: &str| percent_encoded(text.as_bytes()).map(char::from).collect();
         let (before, after) = (encoded(&self.before), encoded(&self.after));
         Segment { before, placeholder: self.placeholder, after }
-    }
-
-    fn step(&self) -> Step {
-        let before = self.before.clone();
-        if self.placeholder.is_some() { Step::BeginsWith(before) } else { Step::Text(before) }
     }
 
     /// Whether two different texts of these segments may be the same where they are

@@ -4,7 +4,6 @@ use std::fmt;
 
 use crate::captures::{Captures, is_capture, is_placeholder_name};
 use crate::percent::{decoded, is_ambiguous};
-use crate::trie::Step;
 
 /// The paths that a route takes: a prefix of whole segments, e.g. `/shards/{shard}/`.
 ///
@@ -185,13 +184,19 @@ impl PathTemplate {
         pairs.all(|(mine, others)| mine.covers(others) || others.covers(mine))
     }
 
-    /// What its segments take. Where it [covers](PathTemplate::covers) or
-    /// [overlaps](PathTemplate::overlaps) another, so do these.
-    pub(crate) fn steps(&self) -> impl Iterator<Item = Step> {
-        self.segments.iter().map(|segment| match segment {
-            Segment::Literal { text, .. } => Step::Text(folded(text)),
-            Segment::Capture(_) => Step::BeginsWith(String::new()),
-        })
+    /// What all its paths begin with, without upper case. Where it [covers](PathTemplate::covers)
+    /// another, this begins that of the other. Where it [overlaps](PathTemplate::overlaps) another,
+    /// one of the two begins the other's.
+    pub(crate) fn beginning(&self) -> String {
+        let mut beginning = String::new();
+        for segment in &self.segments {
+            beginning.push('/');
+            match segment {
+                Segment::Literal { text, .. } => beginning.push_str(&folded(text)),
+                Segment::Capture(_) => break,
+            }
+        }
+        beginning
     }
 
     /// This template without the slash at its end, if it has one that matters.

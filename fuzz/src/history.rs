@@ -112,10 +112,7 @@ fn watched(store: &Store, track: &KeyTrack, chance: &mut Chance<'_>) -> Option<K
     let from = track.as_of().get() as usize - chance.below(track.as_of().get() as usize);
     let through = (from + chance.below(12)).min(store.states.len());
     for at in (from..=through).map(revision) {
-        let Some(event) = store.event(at) else {
-            track = track.reaching(at);
-            continue;
-        };
+        let Some(event) = store.event(at) else { continue };
         track = match track.event(event) {
             Step::Ignored => track,
             Step::Next(next) => next,

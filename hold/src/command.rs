@@ -6,7 +6,6 @@
 //! | module | does |
 //! |---|---|
 //! | `settings` | the options, checked |
-//! | `etcd_files` | the files that grant access to etcd, read again while the lock is held |
 //! | `fence_call` | has the proxy close the door behind the predecessor |
 //! | `stamp` | takes the command's requests and adds its token, through `proxy_link` and `header_names` |
 //! | `starter` | the process that becomes the command |
@@ -16,7 +15,6 @@
 //! | `exit`, `signals`, `console` | exit codes, the signals that are passed on, messages |
 
 mod console;
-mod etcd_files;
 mod exit;
 mod fence_call;
 mod header_names;
@@ -33,11 +31,12 @@ mod while_held;
 
 use std::convert::Infallible;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{AcquireError, Etcd, EtcdBuilder, Lock, LockKey, StoreError, Tenure};
+use crate::{AcquireError, Etcd, Lock, LockKey, Look, StoreError, Tenure};
 use rustix::process::{Pid, Resource, Signal, getpid, getrlimit};
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 pub use self::header_names::HeaderNames;
 pub use self::proxy_address::{InvalidProxyAddress, ProxyAddress};
@@ -60,6 +59,9 @@ use self::watchdog::Watchdog;
 /// How long to wait before etcd is asked again, when it did not answer.
 const ETCD_PAUSE: Duration = Duration::from_secs(1);
 
+/// How often the files of TLS with etcd are looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
 /// For how long etcd may be silent before that is said. More than it takes to leave one endpoint
 /// for the next.
 const SILENCE_MAX: Duration = Duration::from_millis(1_500);
@@ -71,11 +73,10 @@ pub async fn hold(settings: HoldSettings) -> u8 {
     let console = writer.console(settings.verbose);
     let exit = match Hold::prepare(settings, console.clone()) {
         Ok(mut hold) => {
-            let (files, etcd, said) =
-                (hold.settings.etcd_files(), hold.etcd.clone(), hold.etcd_access.clone());
+            let etcd = hold.etcd.clone();
             let exit = tokio::select! {
                 exit = hold.run() => exit,
-                never = files.follow(&etcd, said, &console) => match never {},
+                never = follow_files(&etcd, &console) => match never {},
             };
             hold.settle().await;
             hold.watchdog.end();
@@ -90,12 +91,10 @@ pub async fn hold(settings: HoldSettings) -> u8 {
 struct Hold {
     settings: HoldSettings,
     etcd: Etcd,
-    /// By what the files said it lets us in.
-    etcd_access: EtcdBuilder,
     lock: Lock,
     fence_call: Option<FenceCall>,
     /// Where the command's requests go.
-    outlets: Vec<Outlet>,
+    outlets: Vec<Arc<Outlet>>,
     signals: Signals,
     watchdog: Watchdog,
     /// Children of this process that have nothing to do with the lock: the watchdog, and those that
@@ -108,8 +107,7 @@ struct Hold {
 
 impl Hold {
     fn prepare(settings: HoldSettings, console: Console) -> Result<Hold, Exit> {
-        let etcd_access = settings.etcd_files().read().map_err(Exit::usage)?;
-        let etcd = settings.etcd(etcd_access.clone(), &console)?;
+        let etcd = settings.etcd(&console)?;
         let lock = settings.lock(&etcd)?;
         let names = &settings.header_names;
         names.check().map_err(Exit::usage)?;
@@ -136,7 +134,6 @@ impl Hold {
         Ok(Hold {
             settings,
             etcd,
-            etcd_access,
             lock,
             fence_call,
             outlets,
@@ -244,6 +241,22 @@ impl Hold {
                 .console
                 .print_verbose(format_args!("revision {revision} has left nothing in etcd")),
             Err(error) => self.console.print(format_args!("{}", with_causes(&error))),
+        }
+    }
+}
+
+/// Has connections to etcd that begin from now on go by what the files of TLS hold then.
+async fn follow_files(etcd: &Etcd, console: &Console) -> Infallible {
+    let mut ticks = interval(LOOK_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match etcd.reload_files().await {
+            Look::Unchanged => {}
+            Look::Reloaded => console.print_verbose(format_args!(
+                "the files for etcd have changed: connections that begin now go by them"
+            )),
+            Look::Failed(error) => console.print(format_args!("{error}; what was in force stays")),
         }
     }
 }

@@ -65,5 +65,5 @@ pub enum InvalidEtcd {
     NoTls,
     /// The certificates and the key can't be used.
     #[error("no TLS: {0}")]
-    Tls(TlsError),
+    Tls(#[from] TlsError),
 }

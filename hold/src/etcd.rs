@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{EtcdAccess, EtcdClient, EtcdTls, EtcdUser};
-use fencepost_tls::ClientTls;
+use fencepost_tls::{ClientFiles, ClientTls, Followed as _, Look};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -27,7 +27,7 @@ pub struct Etcd(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     client: EtcdClient,
-    access: Arc<EtcdAccess>,
+    tls: Option<ClientTls>,
     /// What is given back in the background.
     settling: TaskTracker,
 }
@@ -47,19 +47,15 @@ impl Etcd {
     /// say.
     pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> EtcdBuilder {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        EtcdBuilder { endpoints, ca: Vec::new(), identity: None, user: None }
+        EtcdBuilder { endpoints, tls: None, user: None }
     }
 
-    /// Has connections and logins that begin from now on be as this says: what is read from files
-    /// may be replaced while locks are held. Those that there are go on, and the endpoints stay. As
-    /// long as etcd does not accept a user's new password, the last that it has accepted goes on:
-    /// it may be said here before etcd is told.
-    ///
-    /// # Errors
-    /// If there can't be TLS with it: then all stays as it was.
-    pub fn renew(&self, said: EtcdBuilder) -> Result<(), InvalidEtcd> {
-        self.0.access.replace(said.tls()?, said.user);
-        Ok(())
+    /// Looks whether the files of TLS have changed, and has connections that begin from now on go by
+    /// what they hold. Those that there are go on.
+    pub async fn reload_files(&self) -> Look {
+        let Some(tls) = self.0.tls.clone() else { return Look::Unchanged };
+        // Reading a file may block. An error means that looking panicked.
+        tokio::task::spawn_blocking(move || tls.look()).await.unwrap_or(Look::Unchanged)
     }
 
     /// Returns once no call has been answered for so long, with what was wrong with the last one.
@@ -101,44 +97,26 @@ impl Etcd {
 }
 
 /// Says how to reach a cluster of etcd.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct EtcdBuilder {
     endpoints: Vec<String>,
-    /// Certificates to trust, in PEM.
-    ca: Vec<u8>,
-    /// A certificate and its key, in PEM.
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    tls: Option<ClientFiles>,
     user: Option<EtcdUser>,
 }
 
 impl EtcdBuilder {
-    /// Trusts servers by these certificates (PEM): an authority for what it has issued, any other
-    /// certificate for itself. `https://` endpoints need at least one, and no others take any. No
-    /// authority is trusted that is not named.
+    /// Speaks TLS by these files ([`Etcd::reload_files`] follows them): `https://` endpoints need them, and
+    /// no others take any. No authority is trusted that is not named.
     #[must_use]
-    pub fn ca_pem(mut self, pem: impl AsRef<[u8]>) -> EtcdBuilder {
-        self.ca.extend_from_slice(pem.as_ref());
-        self.ca.push(b'\n');
-        self
-    }
-
-    /// Presents this certificate, with its private key (PEM both), to `https://` endpoints.
-    #[must_use]
-    pub fn identity_pem(
-        mut self,
-        certificate: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-    ) -> EtcdBuilder {
-        self.identity = Some((certificate.as_ref().to_vec(), key.as_ref().to_vec()));
-        self
+    pub fn tls(self, files: ClientFiles) -> EtcdBuilder {
+        EtcdBuilder { tls: Some(files), ..self }
     }
 
     /// Logs in as this user of etcd. With `http://` endpoints the password goes over the network as
     /// it is.
     #[must_use]
-    pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> EtcdBuilder {
-        self.user = Some(EtcdUser::with_password(name, password));
-        self
+    pub fn user(self, user: EtcdUser) -> EtcdBuilder {
+        EtcdBuilder { user: Some(user), ..self }
     }
 
     /// The cluster. Nothing is sent yet.
@@ -149,24 +127,16 @@ impl EtcdBuilder {
     /// though no endpoint has TLS.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
         let endpoints = checked(&self.endpoints)?;
-        let access = Arc::new(EtcdAccess::new(self.tls()?, self.user));
+        let tls = match (is_secure(&endpoints[0]), self.tls) {
+            (false, None) => None,
+            (false, Some(_)) => return Err(InvalidEtcd::NoTls),
+            (true, None) => return Err(InvalidEtcd::NoAuthority),
+            (true, Some(files)) => Some(ClientTls::load(files, &[b"h2"])?),
+        };
+        let of_access = tls.clone().map(|client| EtcdTls { client, server_name: None });
+        let access = Arc::new(EtcdAccess::new(of_access, self.user));
         let client = EtcdClient::new(&endpoints, &access);
-        Ok(Etcd(Arc::new(Shared { client, access, settling: TaskTracker::new() })))
-    }
-
-    fn tls(&self) -> Result<Option<EtcdTls>, InvalidEtcd> {
-        let is_secure = self.endpoints.iter().any(|endpoint| is_secure(endpoint));
-        match (is_secure, self.ca.is_empty(), &self.identity) {
-            (false, true, None) => Ok(None),
-            (false, _, _) => Err(InvalidEtcd::NoTls),
-            (true, true, _) => Err(InvalidEtcd::NoAuthority),
-            (true, false, identity) => {
-                let identity = identity.as_ref().map(|(certificate, key)| (&**certificate, &**key));
-                let client =
-                    ClientTls::of_pem(&self.ca, identity, &[b"h2"]).map_err(InvalidEtcd::Tls)?;
-                Ok(Some(EtcdTls { client, server_name: None }))
-            }
-        }
+        Ok(Etcd(Arc::new(Shared { client, tls, settling: TaskTracker::new() })))
     }
 }
 
@@ -213,25 +183,19 @@ pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(())
 }
 
-impl std::fmt::Debug for EtcdBuilder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Neither keys nor passwords.
-        f.debug_struct("EtcdBuilder")
-            .field("endpoints", &self.endpoints)
-            .field("user", &self.user)
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use fencepost_locks::Within;
-    use fencepost_tests::{Authority, Claim, Issued, Subject, Worker, WorkerTls};
+    use fencepost_tests::{Authority, Claim, Issued, Scratch, Subject, Worker, WorkerTls};
 
     use super::*;
 
-    fn ca() -> String {
-        Authority::new("etcd").certificate()
+    /// Files that trust that certificate, in a directory.
+    fn trusting(certificate: &str) -> (Scratch, ClientFiles) {
+        let scratch = Scratch::new();
+        let ca = scratch.path().join("ca.pem");
+        std::fs::write(&ca, certificate).unwrap();
+        (scratch, ClientFiles { ca, crl: None, identity: None })
     }
 
     #[test]
@@ -277,35 +241,22 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_differ_and_are_reached_in_one_way_that_all_of_them_have() {
-        type Saying = fn(EtcdBuilder) -> EtcdBuilder;
-        let (nothing, with_ca, identity): (Saying, Saying, Saying) =
-            (|etcd| etcd, |etcd| etcd.ca_pem(ca()), |etcd| etcd.identity_pem("c3rt", "k3y"));
-        for (endpoints, say, wrong) in [
-            (&["http://h:1", "http://h:2"][..], nothing, None),
-            (&["https://h:1", "https://h:2"], with_ca, None),
-            (&["https://h:1"], nothing, Some(InvalidEtcd::NoAuthority)),
-            (&["https://h:1"], identity, Some(InvalidEtcd::NoAuthority)),
-            (&["http://h:1"], with_ca, Some(InvalidEtcd::NoTls)),
-            (&["http://h:1"], identity, Some(InvalidEtcd::NoTls)),
-            (
-                &["http://h:1", "https://h:2"],
-                with_ca,
-                Some(InvalidEtcd::Mixed("https://h:2".to_owned())),
-            ),
-            (
-                &["https://h:1", "http://h:2"],
-                with_ca,
-                Some(InvalidEtcd::Mixed("http://h:2".to_owned())),
-            ),
-            (
-                &["http://h:1", "http://h:1/"],
-                nothing,
-                Some(InvalidEtcd::Twice("http://h:1/".to_owned())),
-            ),
+    fn endpoints_differ_and_are_reached_in_one_way() {
+        let (_scratch, files) = trusting(&Authority::new("etcd").certificate());
+        let mixed = |endpoint: &str| Some(InvalidEtcd::Mixed(endpoint.to_owned()));
+        let twice = Some(InvalidEtcd::Twice("http://h:1/".to_owned()));
+        for (endpoints, has_files, wrong) in [
+            (&["http://h:1", "http://h:2"][..], false, None),
+            (&["https://h:1", "https://h:2"], true, None),
+            (&["https://h:1"], false, Some(InvalidEtcd::NoAuthority)),
+            (&["http://h:1"], true, Some(InvalidEtcd::NoTls)),
+            (&["http://h:1", "https://h:2"], true, mixed("https://h:2")),
+            (&["https://h:1", "http://h:2"], true, mixed("http://h:2")),
+            (&["http://h:1", "http://h:1/"], false, twice),
         ] {
-            let built = say(Etcd::builder(endpoints.iter().copied())).build();
-            assert_eq!(built.err(), wrong, "{endpoints:?}");
+            let tls = has_files.then(|| files.clone());
+            let etcd = EtcdBuilder { tls, ..Etcd::builder(endpoints.iter().copied()) };
+            assert_eq!(etcd.build().err(), wrong, "{endpoints:?}");
         }
     }
 
@@ -313,7 +264,8 @@ mod tests {
     async fn believes(presented: &Issued, trusted: &str) -> bool {
         let tls = WorkerTls { identity: presented, client_ca: None, protocols: &["h2"] };
         let server = Worker::start_tls(&tls).await;
-        let etcd = Etcd::builder([server.https()]).ca_pem(trusted).build().unwrap();
+        let (_scratch, files) = trusting(trusted);
+        let etcd = Etcd::builder([server.https()]).tls(files).build().unwrap();
         let why =
             etcd.look("/lock", Within::one_attempt(SETTLED_WITHIN)).await.unwrap_err().to_string();
         !why.contains("invalid peer certificate")
@@ -335,51 +287,6 @@ mod tests {
                 issues,
                 "{claim:?}"
             );
-        }
-    }
-
-    #[test]
-    fn what_there_can_be_no_tls_with_renews_nothing() {
-        let said = || Etcd::builder(["https://h:1"]).ca_pem(ca()).user("master", "s3cret");
-        let etcd = said().build().unwrap();
-        let wrong = etcd
-            .renew(said().user("other", "s3cret").identity_pem("c3rt", "k3y"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            wrong.starts_with("no TLS: the PEM of the certificate: is not PEM")
-                && !wrong.contains("k3y"),
-            "{wrong}"
-        );
-        assert!(format!("{etcd:?}").contains("master"));
-        assert_eq!(etcd.renew(said().user("other", "s3cret")), Ok(()));
-        assert!(format!("{etcd:?}").contains("other"));
-    }
-
-    #[test]
-    fn authorities_that_cannot_be_read_are_refused() {
-        for (pem, says) in
-            [("ca", "is not PEM"), ("-----BEGIN CERTIFICATE-----\n", "is cut short or garbled")]
-        {
-            let refused =
-                Etcd::builder(["https://h:1"]).ca_pem(pem).build().unwrap_err().to_string();
-            assert!(
-                refused.starts_with("no TLS: the PEM of the authorities: ")
-                    && refused.contains(says),
-                "{refused}"
-            );
-        }
-    }
-
-    #[test]
-    fn no_secret_is_shown() {
-        let own = Authority::new("a master").own();
-        let etcd = Etcd::builder(["https://h:1"]).ca_pem(ca()).user("master", "s3cret");
-        let etcd = etcd.identity_pem(&own.certificate, &own.key);
-        let shown = format!("{etcd:?} {:?}", etcd.clone().build().unwrap());
-        assert!(shown.contains("master"));
-        for secret in ["s3cret", own.key.lines().nth(1).unwrap()] {
-            assert!(!shown.contains(secret), "{shown}");
         }
     }
 }

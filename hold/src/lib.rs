@@ -67,7 +67,9 @@ mod stamp;
 mod standing;
 mod tenure;
 
+pub use fencepost_locks::EtcdUser;
 pub use fencepost_policy::{Action, InvalidLockKey, LockKey, Owner, Rejection, Revision};
+pub use fencepost_tls::{ClientFiles, IdentityFiles, Look, TlsError};
 
 pub use self::clock::{Alarm, BootInstant};
 pub use self::error::{AcquireError, InvalidEtcd, ReleaseError, StoreError};

@@ -19,12 +19,11 @@ mod failure;
 mod health;
 mod login;
 mod query;
-mod silence;
 mod version;
 mod watch;
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -32,7 +31,6 @@ use fencepost_policy::Revision;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
-use tracing::warn;
 
 pub use self::access::{EtcdAccess, EtcdOptions, EtcdTls, EtcdUser};
 pub use self::client::{EtcdClient, EtcdError, Within};
@@ -53,9 +51,6 @@ const READ_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long a member may take to tell how it is.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For how long ranges are read one by one after etcd has refused to read several in one request.
-const APART_PERIOD: Duration = Duration::from_secs(60);
-
 /// How many requests of one read are under way at a time.
 const REQUESTS_AT_A_TIME: usize = 16;
 
@@ -68,19 +63,12 @@ const REQUESTS_AT_A_TIME: usize = 16;
 /// It must be used within a tokio runtime; its background tasks run there.
 /// Clones are the same store: what one is told of its endpoints, the others know.
 #[derive(Debug, Clone)]
-pub struct EtcdStore {
-    endpoints: Arc<ArcSwap<Endpoints>>,
-    /// Until when each range is read by a request of its own.
-    apart_until: Arc<Mutex<Option<Instant>>>,
-}
+pub struct EtcdStore(Arc<ArcSwap<Endpoints>>);
 
 impl EtcdStore {
     /// The store in that cluster. Connects when it is first asked something.
     pub fn new(options: &EtcdOptions) -> EtcdStore {
-        EtcdStore {
-            endpoints: Arc::new(ArcSwap::from_pointee(Endpoints::new(options))),
-            apart_until: Arc::default(),
-        }
+        EtcdStore(Arc::new(ArcSwap::from_pointee(Endpoints::new(options))))
     }
 
     /// Reaches the cluster at other addresses, or with another access, from now on. It stays the
@@ -88,12 +76,12 @@ impl EtcdStore {
     /// stay are kept if the access is the very same; watches on those that go end, to be begun anew
     /// elsewhere. Says whether anything is other than before.
     pub fn move_to(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> bool {
-        let before = self.endpoints.load_full();
+        let before = self.0.load_full();
         if before.are_at(addresses, access) {
             return false;
         }
         let after = Arc::new(before.moved_to(addresses, access));
-        self.endpoints.store(Arc::clone(&after));
+        self.0.store(Arc::clone(&after));
         before.leave_all_but(&after);
         true
     }
@@ -117,7 +105,7 @@ impl EtcdStore {
     }
 
     fn endpoints(&self) -> Arc<Endpoints> {
-        self.endpoints.load_full()
+        self.0.load_full()
     }
 
     async fn read_once(
@@ -132,7 +120,7 @@ impl EtcdStore {
         // answer. Reading it as it is now would mix two moments: a lock that moved from one range
         // to another in between would be seen in both or in neither. That revision is the present
         // as much as the first answer is: both are from after the call began.
-        let mut chunks = ranges.chunks(self.ranges_at_a_time());
+        let mut chunks = ranges.chunks(QUERY_RANGES_MAX);
         let first = chunks.next().unwrap_or_default();
         let ReadAnswer { revision, ranges: mut answers, by } =
             self.read_chunk(first, None, deadline).await?;
@@ -156,38 +144,10 @@ impl EtcdStore {
             Err(StoreError::Denied { .. }) if chunk.len() > 1 => {
                 return Err(self.denied(chunk, deadline).await);
             }
-            Err(StoreError::Refused(why)) if chunk.len() > 1 => {
-                self.note_refusal(&why);
-                return Err(StoreError::Refused(why));
-            }
             answer => answer?,
         };
         let (revision, by) = (at.unwrap_or(answer.revision), Some(answer.by));
         Ok(ReadAnswer { revision, ranges: answer.ranges, by })
-    }
-
-    fn ranges_at_a_time(&self) -> usize {
-        if self.reads_apart() { 1 } else { QUERY_RANGES_MAX }
-    }
-
-    /// Whether etcd has lately refused to read several ranges in one request.
-    fn reads_apart(&self) -> bool {
-        let until = *self.apart_until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| Instant::now() < until)
-    }
-
-    /// Takes note that it has: [`EtcdStore::reads_apart`]. It may be that it takes fewer operations
-    /// than [`QUERY_RANGES_MAX`] in a transaction (`--max-txn-ops`), or that its space is exceeded:
-    /// 3.5.1, for one, takes no transaction then that does not compare, be it of reads only.
-    fn note_refusal(&self, why: &str) {
-        let mut until = self.apart_until.lock().unwrap_or_else(PoisonError::into_inner);
-        let again = Instant::now() + APART_PERIOD;
-        if until.replace(again).is_none_or(|until| until <= Instant::now()) {
-            warn!(
-                why,
-                "etcd does not read several locks in one request; each is read by one of its own for a while"
-            );
-        }
     }
 
     /// Which of these ranges, of which one may not be read, that is: etcd does not say.
@@ -204,21 +164,17 @@ impl EtcdStore {
         StoreError::Unavailable("what may be read has changed meanwhile".into())
     }
 
-    /// Asks one member how it is.
+    /// Asks one member how it is. That may be told before it is known which cluster is meant, and
+    /// decides nothing of that.
     async fn status(endpoints: &Endpoints, index: usize) -> Result<Status, Failure> {
-        let endpoint = endpoints.get(index);
-        let connection = endpoint.calls.present();
-        let status = endpoint.calls.call(&connection, 0, STATUS_TIMEOUT, Status::of).await;
-        // How a member is may be told before it is known which cluster is meant, and decides
-        // nothing of that.
-        let outcome = match endpoints.cluster_id() {
-            Some(_) => {
-                status.and_then(|status| endpoints.check_cluster(status.cluster).map(|()| status))
+        let of = |client| async move {
+            let status = Status::of(client).await?;
+            if endpoints.cluster_id().is_some() {
+                endpoints.check_cluster(status.cluster)?;
             }
-            None => status,
+            Ok(status)
         };
-        outcome
-            .inspect_err(|failure| endpoints.failed(index, &endpoint.calls, &connection, failure))
+        endpoints.call(index, STATUS_TIMEOUT, of).await
     }
 }
 
@@ -228,19 +184,13 @@ impl LockStore for EtcdStore {
     async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
         let deadline = Instant::now() + READ_TIMEOUT;
         loop {
-            let apart = self.reads_apart();
             match self.read_once(ranges, deadline).await {
                 // History was compacted between two requests: begin again. Not for ever, because of
                 // the deadline.
                 Err(StoreError::Compacted) => {}
-                Err(StoreError::Refused(_)) if !apart && self.reads_apart() => {}
                 outcome => return outcome,
             }
         }
-    }
-
-    fn ranges_max(&self) -> usize {
-        self.ranges_at_a_time()
     }
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {

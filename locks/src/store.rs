@@ -26,11 +26,6 @@ pub trait LockStore: 'static {
     /// that was acknowledged before the call.
     fn read(&self, ranges: &[RangeRead]) -> impl Future<Output = Result<ReadAnswer, StoreError>>;
 
-    /// How many ranges it reads in one request now. More are several requests.
-    fn ranges_max(&self) -> usize {
-        128
-    }
-
     /// Reads what a key was at an earlier revision.
     ///
     /// # Errors

@@ -88,12 +88,6 @@ impl KeyTrack {
         self.as_of
     }
 
-    /// The same, where nothing changed up to that revision.
-    #[must_use]
-    pub fn reaching(self, revision: Revision) -> KeyTrack {
-        KeyTrack { as_of: self.as_of.max(revision), ..self }
-    }
-
     /// Whether a later write shows that the tenure held here has ended, though not yet who holds
     /// the lock since when: that may take a look at the writes in between.
     pub fn is_ended_by(&self, write: &Write) -> bool {

@@ -118,14 +118,6 @@ fn two_writes_of_one_owner_with_another_owners_between_them_are_two_tenures() {
 }
 
 #[test]
-fn a_key_that_did_not_change_is_known_as_a_later_read_would_have_shown_it() {
-    let history = History::of(&[Act::Put(b'a'), Act::Put(b'a'), Act::Elsewhere]);
-    let [written, later] = [3, 4].map(|at| history.read(None, at, 1));
-    assert_eq!(written.clone().reaching(revision(4)), later);
-    assert_eq!(later.clone().reaching(revision(3)), later, "it is known no less far");
-}
-
-#[test]
 fn every_short_history_is_known_exactly_however_its_news_arrive() {
     for acts in histories(5) {
         let history = History::of(&acts);
@@ -308,5 +300,8 @@ fn a_write_that_says_something_else_is_another_though_all_its_numbers_are_the_sa
         matches!(read(b'c'), Reading::Walk(_)),
         "who wrote before it is another's history, too"
     );
-    assert_eq!(read(b'b'), Reading::Known(track.clone().reaching(revision(9))));
+    assert_eq!(
+        read(b'b'),
+        Reading::Known(KeyTrack::settled(revision(9), written(b'b'), revision(5)))
+    );
 }

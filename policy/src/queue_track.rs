@@ -69,12 +69,6 @@ impl QueueTrack {
         QueueTrack { layout, as_of, contenders }
     }
 
-    /// The later of two: `no-step-back`.
-    #[must_use]
-    pub fn later(self, other: QueueTrack) -> QueueTrack {
-        if self.as_of < other.as_of { other } else { self }
-    }
-
     /// Whether nobody is in it.
     pub fn is_empty(&self) -> bool {
         self.contenders.is_empty()
@@ -83,12 +77,6 @@ impl QueueTrack {
     /// The store revision up to which this is known.
     pub fn as_of(&self) -> Revision {
         self.as_of
-    }
-
-    /// The same, where nothing changed up to that revision.
-    #[must_use]
-    pub fn reaching(self, revision: Revision) -> QueueTrack {
-        QueueTrack { as_of: self.as_of.max(revision), ..self }
     }
 
     /// Whether a read shows the queue at that revision otherwise than this has it, if this is what

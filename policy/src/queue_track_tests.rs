@@ -86,15 +86,6 @@ fn old_events_are_ignored_and_missing_ones_noticed() {
     assert!(queue.events([QueueEvent::Put(put("l/2", 10, 10, ""))]).unwrap().is_some());
 }
 
-#[test]
-fn a_queue_that_did_not_change_is_known_as_a_later_read_would_have_shown_it() {
-    let as_of = |at| {
-        QueueTrack::read(Layout::Mutex, revision(at), [put("l/1", 7, 7, ""), put("l/2", 8, 8, "")])
-    };
-    assert_eq!(as_of(9).reaching(revision(12)), as_of(12));
-    assert_eq!(as_of(9).reaching(revision(8)), as_of(9), "it is known no less far");
-}
-
 /// One thing that can happen to a queue of two possible keys.
 #[derive(Debug, Clone, Copy)]
 enum Act {
@@ -154,7 +145,6 @@ fn reads_and_events_in_any_mixture_end_in_what_the_store_holds() {
                 assert!(track.as_of() >= truth.as_of() || track.as_of() == read.as_of());
             }
             assert_eq!(&track, &states.last().unwrap().0, "{history:?} read at {from}");
-            assert_eq!(track.clone().later(read.clone()), track);
         }
     }
 }

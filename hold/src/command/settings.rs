@@ -4,12 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Etcd, EtcdBuilder, InvalidLock, Lock};
+use crate::{Etcd, EtcdUser, InvalidEtcd, InvalidLock, Lock};
 use clap::{ArgGroup, Args};
 use fencepost_tls::{ClientFiles, FileRole, IdentityFiles};
 
 use super::console::Console;
-use super::etcd_files::EtcdFiles;
 use super::exit::{self, Exit, with_causes};
 use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
@@ -135,26 +134,28 @@ pub struct HoldSettings {
 
 impl HoldSettings {
     /// The cluster that is meant.
-    pub(super) fn etcd(&self, said: EtcdBuilder, console: &Console) -> Result<Etcd, Exit> {
-        if self.etcd_user.is_some()
-            && self.etcd.iter().any(|endpoint| endpoint.starts_with("http://"))
-        {
-            console.print(format_args!(
-                "--etcd-user: the password goes over the network as it is: use https"
-            ));
+    pub(super) fn etcd(&self, console: &Console) -> Result<Etcd, Exit> {
+        let is_open = self.etcd.iter().any(|endpoint| endpoint.starts_with("http://"));
+        let mut etcd = Etcd::builder(&self.etcd);
+        let identity = identity_files(&self.etcd_cert, &self.etcd_key);
+        if let Some(ca) = self.etcd_ca.clone() {
+            etcd = etcd.tls(ClientFiles { ca, crl: None, identity });
+        } else if is_open && identity.is_some() {
+            return Err(in_words(&InvalidEtcd::NoTls));
         }
-        said.build().map_err(|error| Exit::usage(self.etcd_files().in_words(&error)))
-    }
-
-    /// By what it lets us in.
-    pub(super) fn etcd_files(&self) -> EtcdFiles {
-        let identity = self.etcd_cert.clone().zip(self.etcd_key.clone());
-        EtcdFiles {
-            endpoints: self.etcd.clone(),
-            ca: self.etcd_ca.clone(),
-            identity: identity.map(|(certificate, key)| IdentityFiles { certificate, key }),
-            user: self.etcd_user.clone().zip(self.etcd_password_file.clone()),
+        if let Some((name, file)) = self.etcd_user.as_ref().zip(self.etcd_password_file.as_ref()) {
+            let user = EtcdUser::with_file(name, file);
+            user.check().map_err(|error| {
+                Exit::usage(format!("--etcd-password-file: {}: {error}", file.display()))
+            })?;
+            if is_open {
+                console.print(format_args!(
+                    "--etcd-user: the password goes over the network as it is: use https"
+                ));
+            }
+            etcd = etcd.user(user);
         }
+        etcd.build().map_err(|error| in_words(&error))
     }
 
     /// The lock that is meant.
@@ -206,17 +207,10 @@ impl HoldSettings {
                 return Err(Exit::usage(why.to_owned()));
             }
         };
-        let identity = self.proxy_cert.clone().zip(self.proxy_key.clone());
-        let identity = identity.map(|(certificate, key)| IdentityFiles { certificate, key });
+        let identity = identity_files(&self.proxy_cert, &self.proxy_key);
         let tls = ProxyTls::load(ClientFiles { ca, crl: None, identity }, console.clone());
-        tls.map(Some).map_err(|error| {
-            let option = match error.role {
-                FileRole::Certificate => "--proxy-cert",
-                FileRole::Key => "--proxy-key",
-                FileRole::Authorities | FileRole::Crl => "--proxy-ca",
-            };
-            Exit::usage(format!("{option}: {error}"))
-        })
+        tls.map(Some)
+            .map_err(|error| Exit::usage(format!("--proxy-{}: {error}", option_of(error.role))))
     }
 
     /// How long the command has between SIGTERM and SIGKILL when its tenure, of this time to live,
@@ -225,4 +219,31 @@ impl HoldSettings {
     pub(super) fn grace_when_lost(&self, ttl: Duration) -> Duration {
         self.grace.min(ttl / 5)
     }
+}
+
+fn identity_files(certificate: &Option<PathBuf>, key: &Option<PathBuf>) -> Option<IdentityFiles> {
+    let (certificate, key) = certificate.clone().zip(key.clone())?;
+    Some(IdentityFiles { certificate, key })
+}
+
+/// What the option that names a file ends with.
+fn option_of(role: FileRole) -> &'static str {
+    match role {
+        FileRole::Certificate => "cert",
+        FileRole::Key => "key",
+        FileRole::Authorities | FileRole::Crl => "ca",
+    }
+}
+
+/// Why there is no such etcd, with the option that says so.
+fn in_words(error: &InvalidEtcd) -> Exit {
+    Exit::usage(match error {
+        InvalidEtcd::NoAuthority => format!("--etcd: {error}: name its file by --etcd-ca"),
+        InvalidEtcd::NoTls => format!("--etcd-ca, --etcd-cert and --etcd-key: {error}"),
+        InvalidEtcd::Tls(error) => format!("--etcd-{}: {error}", option_of(error.role)),
+        InvalidEtcd::NoEndpoint
+        | InvalidEtcd::Endpoint(_)
+        | InvalidEtcd::Twice(_)
+        | InvalidEtcd::Mixed(_) => format!("--etcd: {error}"),
+    })
 }

@@ -73,14 +73,11 @@ impl StampRule {
 /// How long a proxy may take to show who it is, before a command starts that could do without it.
 const INTRODUCED_WITHIN: Duration = Duration::from_secs(1);
 
-/// A rule at work. Clones are the same one.
-#[derive(Debug, Clone)]
-pub(super) struct Outlet(Arc<Way>);
-
+/// A rule at work.
 #[derive(Debug)]
-struct Way {
+pub(super) struct Outlet {
     listen: SocketAddr,
-    link: ProxyLink,
+    pub(super) link: ProxyLink,
     names: HeaderNames,
     console: Console,
     /// What was said last of why nothing goes that way.
@@ -93,19 +90,8 @@ impl Outlet {
         link: ProxyLink,
         names: &HeaderNames,
         console: Console,
-    ) -> Outlet {
-        Outlet(Arc::new(Way {
-            listen,
-            link,
-            names: names.clone(),
-            console,
-            said: Mutex::default(),
-        }))
-    }
-
-    /// Which proxy it leads to.
-    pub(super) fn proxy(&self) -> &ProxyLink {
-        &self.0.link
+    ) -> Arc<Outlet> {
+        Arc::new(Outlet { listen, link, names: names.clone(), console, said: Mutex::default() })
     }
 
     /// Finds out whether the proxy, if it is there, is the one that is meant.
@@ -116,7 +102,7 @@ impl Outlet {
         &self,
         standing: watch::Receiver<Standing>,
     ) -> Result<(), String> {
-        match timeout(INTRODUCED_WITHIN, self.0.link.connect(standing)).await {
+        match timeout(INTRODUCED_WITHIN, self.link.connect(standing)).await {
             Ok(Err(error)) => match TlsRefusal::behind(&error) {
                 Some(refusal) => Err(format!("{self}: no TLS: {refusal}")),
                 None => Ok(()),
@@ -128,10 +114,10 @@ impl Outlet {
     /// Says why nothing goes that way, each reason once: the command may keep to itself what it is
     /// answered.
     fn complain(&self, why: &str) {
-        let mut said = self.0.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if *said != why {
             why.clone_into(&mut said);
-            self.0.console.print(format_args!("{self}: {why}"));
+            self.console.print(format_args!("{self}: {why}"));
         }
     }
 }
@@ -139,7 +125,7 @@ impl Outlet {
 impl fmt::Display for Outlet {
     /// As on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "--stamp {}={}", self.0.listen, self.0.link)
+        write!(f, "--stamp {}={}", self.listen, self.link)
     }
 }
 
@@ -155,7 +141,7 @@ impl Stamping {
     /// An address that is in use is waited for, for so long: it may be that of a command on this
     /// machine whose tenure is over, as long as that command has not ended.
     pub(super) async fn open(
-        outlets: &[Outlet],
+        outlets: &[Arc<Outlet>],
         tenure: &Tenure,
         patience: Duration,
         connections_max: usize,
@@ -164,16 +150,16 @@ impl Stamping {
         let until = Instant::now() + patience;
         let mut stamping = Stamping { addresses: Vec::new(), listeners: JoinSet::new() };
         for outlet in outlets {
-            let listen = outlet.0.listen;
+            let listen = outlet.listen;
             let failed = |error: io::Error| {
                 io::Error::new(error.kind(), format!("--stamp {listen}: {error}"))
             };
             let listener = bind(listen, until).await.map_err(failed)?;
             stamping.addresses.push(listener.local_addr().map_err(failed)?);
-            let (stamp, standing) = (outlet.0.names.stamp(tenure), tenure.standing());
+            let (stamp, standing) = (outlet.names.stamp(tenure), tenure.standing());
             let accepting = Accepting {
                 listener,
-                outlet: outlet.clone(),
+                outlet: Arc::clone(outlet),
                 stamp,
                 standing,
                 places: Arc::clone(&places),
@@ -211,7 +197,7 @@ async fn bind(listen: SocketAddr, until: Instant) -> io::Result<TcpListener> {
 /// A listener of a tenure.
 struct Accepting {
     listener: TcpListener,
-    outlet: Outlet,
+    outlet: Arc<Outlet>,
     stamp: StampLayer,
     standing: watch::Receiver<Standing>,
     /// One for each connection, of this and the tenure's other listeners.

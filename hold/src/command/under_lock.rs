@@ -1,5 +1,6 @@
 //! The life of a command under one tenure, from the fence call to the end of its last process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Alarm, BootInstant, Over, Standing, Tenure};
@@ -252,7 +253,7 @@ fn failed(why: impl Into<String>) -> End {
 /// meant.
 async fn proxies_ready(
     fence_call: Option<&FenceCall>,
-    outlets: &[Outlet],
+    outlets: &[Arc<Outlet>],
     tenure: &Tenure,
     console: &Console,
 ) -> Result<(), End> {
@@ -267,9 +268,9 @@ async fn proxies_ready(
             | FenceCallError::Tls { .. } => failed(error.to_string()),
         })?;
     }
-    for outlet in outlets.iter().filter(|outlet| outlet.proxy().is_secure()) {
+    for outlet in outlets.iter().filter(|outlet| outlet.link.is_secure()) {
         // The one with the door has shown it already.
-        if fence_call.is_none_or(|fence_call| *fence_call.address() != outlet.proxy().address) {
+        if fence_call.is_none_or(|fence_call| *fence_call.address() != outlet.link.address) {
             outlet.introduce(tenure.standing()).await.map_err(failed)?;
         }
     }

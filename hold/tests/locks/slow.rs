@@ -1,6 +1,5 @@
 //! An etcd with TLS and users at the end of a slow line.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use fencepost_hold::{Etcd, Lock, Over};
 use fencepost_tests::{self as support, EtcdOptions, EtcdSecurity, EtcdVersion, Relay, Tokens};
 
 use crate::store::{KEY, over};
+use crate::users::login;
 
 /// How long anything takes from one end of the line to the other. Connecting by TLS and logging in
 /// is three ways there and back.
@@ -39,13 +39,8 @@ impl Far {
         member.etcdctl(&["user", "grant-role", "master", "masters"]).await;
         let relay =
             Relay::start(member.endpoint().trim_start_matches("https://").parse().unwrap()).await;
-        let (certificate, key) = security.client();
-        let etcd = Etcd::builder([format!("https://{}", relay.address())])
-            .ca_pem(fs::read(security.ca()).unwrap())
-            .identity_pem(fs::read(certificate).unwrap(), fs::read(key).unwrap())
-            .user("master", "secret")
-            .build()
-            .unwrap();
+        let endpoint = format!("https://{}", relay.address());
+        let etcd = login(endpoint, &security, "master", "secret").build().unwrap();
         Far { member, relay, etcd }
     }
 

@@ -1,11 +1,7 @@
 //! What does the work of a source: one future, on whichever thread runs it.
 
-use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -35,31 +31,10 @@ const REFRESHES_APART: Duration = Duration::from_millis(10);
 
 /// Does the work of a source for as long as it is polled; ends when the source is stopped. Dropping
 /// it ends all of it.
-#[must_use = "a source does nothing unless its driver is polled"]
-pub struct Driver(LocalBoxFuture<'static, ()>);
+pub type Driver = LocalBoxFuture<'static, ()>;
 
-impl Driver {
-    pub(crate) fn new<S: LockStore>(shared: Arc<Shared>, store: S, inbox: Inbox) -> Driver {
-        let work = Rc::new(Work::new(shared, store));
-        Driver(Box::pin(run(work, inbox)))
-    }
-}
-
-impl Future for Driver {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(context)
-    }
-}
-
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Driver")
-    }
-}
-
-async fn run<S: LockStore>(work: Rc<Work<S>>, inbox: Inbox) {
+pub(crate) async fn drive<S: LockStore>(shared: Arc<Shared>, store: S, inbox: Inbox) {
+    let work = Rc::new(Work::new(shared, store));
     work.tell_inherited_distrust();
     let Inbox { mut commands, reads, refreshes, reads_of_unknown } = inbox;
     let [reads, refreshes, reads_of_unknown] =

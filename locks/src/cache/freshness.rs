@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::common::Common;
 use super::scope::Scope;
 use super::shared::StaticToRead;
 use super::work::{Believed, ReadFailure, Work};
@@ -17,24 +16,31 @@ pub(crate) async fn keep_fresh<S: LockStore>(work: Rc<Work<S>>) {
     let mut backoff = work.backoff();
     loop {
         let begun = Instant::now();
+        // When to read again; `None`: a period later, whatever that is by then.
         let next = match read(&work).await {
             Ok(()) => {
                 backoff.reset();
-                Next::APeriodAfter(begun)
+                None
             }
             // Three in a row have to be told from one soon: until then, nobody knows whether the
             // store went back.
-            Err(ReadFailure::Again) => Next::At(begun),
-            Err(ReadFailure::Regressed) => Next::APeriodAfter(begun),
+            Err(ReadFailure::Again) => Some(begun),
+            Err(ReadFailure::Regressed) => None,
             Err(ReadFailure::Store(_)) => {
-                Next::At(Instant::now() + backoff.delay().min(common.period()))
+                Some(Instant::now() + backoff.delay().min(common.period()))
+            }
+        };
+        let is_due = async {
+            match next {
+                Some(at) => sleep_until(at).await,
+                None => common.period_after(begun).await,
             }
         };
         // The change first, so that it is not left for another read when both are due.
         tokio::select! {
             biased;
             () = common.read_now.notified() => {}
-            () = next.comes(common) => {}
+            () = is_due => {}
         }
     }
 }
@@ -96,20 +102,4 @@ fn probe(scope: &Scope) -> RangeRead {
 async fn read_denied<S: LockStore>(work: &Work<S>, scope: &Arc<Scope>) {
     let whole = RangeRead { range: scope.range().clone(), wanted: Wanted::Count };
     let _ = work.read(&work.common().counts.freshness, &[whole, probe(scope)]).await;
-}
-
-/// When to read again.
-enum Next {
-    At(Instant),
-    /// Whatever the period is by then.
-    APeriodAfter(Instant),
-}
-
-impl Next {
-    async fn comes(self, common: &Common) {
-        match self {
-            Next::At(instant) => sleep_until(instant).await,
-            Next::APeriodAfter(instant) => common.period_after(instant).await,
-        }
-    }
 }

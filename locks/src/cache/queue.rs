@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Who waits at the barrier of a lock, in the order in which they came, whatever their threads.
 ///
@@ -103,18 +103,16 @@ impl Queued {
     /// # Cancel safety
     /// Dropping the future changes nothing: the place is kept until it is dropped itself.
     pub fn turn(&self) -> impl Future<Output = ()> + '_ {
-        poll_fn(|cx| self.poll_turn(cx))
-    }
-
-    fn poll_turn(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut places = self.line.places();
-        if places.is_first(self.arrival) {
-            return Poll::Ready(());
-        }
-        if let Some(waker) = places.line.get_mut(&self.arrival) {
-            *waker = Some(cx.waker().clone());
-        }
-        Poll::Pending
+        poll_fn(|cx| {
+            let mut places = self.line.places();
+            if places.is_first(self.arrival) {
+                return Poll::Ready(());
+            }
+            if let Some(waker) = places.line.get_mut(&self.arrival) {
+                *waker = Some(cx.waker().clone());
+            }
+            Poll::Pending
+        })
     }
 
     /// Lets those pass who are ready. They keep their places: when it comes back, it is before all

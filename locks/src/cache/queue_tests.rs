@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
-use std::task::Wake;
+use std::task::{Context, Wake};
 use std::thread::{self, Thread};
 
 use super::*;
@@ -30,7 +30,8 @@ impl Wake for Bell {
 
 /// Polls once.
 fn has_turn(place: &Queued, bell: &Arc<Bell>) -> bool {
-    place.poll_turn(&mut Context::from_waker(&Waker::from(bell.clone()))).is_ready()
+    let waker = Waker::from(Arc::clone(bell));
+    pin!(place.turn()).poll(&mut Context::from_waker(&waker)).is_ready()
 }
 
 fn wait_for_turn(place: &Queued) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencepost_policy::{KeyTrack, Reading, Revision, Walk, Write};
 use tokio::sync::{Mutex, mpsc};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::common::{Command, count};
 use super::slots::Unconfirmed;
@@ -27,18 +27,13 @@ const READS_MAX: usize = 4;
 /// the store would have to be asked which it was.
 const ALONE_PERIOD: Duration = Duration::from_secs(60);
 
+/// How many histories of keys are gone back through at a time, so that many locks that were renewed
+/// often do not share the time of a few.
+pub(super) const WALKS_AT_A_TIME: usize = 8;
+
 /// How long fencepost goes back through a long history of a key. Meanwhile nobody holds the lock.
 /// The limit is some thousands of writes.
 const WALK_TIME_MAX: Duration = Duration::from_secs(10);
-
-/// How many writes are looked at of each history, however many others are gone through. Beyond,
-/// [`WALKS_AT_A_TIME`] have their turn, so that many locks that were renewed often do not share the
-/// time of a few.
-const WALK_STEPS_BESIDE: u32 = 256;
-pub(super) const WALKS_AT_A_TIME: usize = 2;
-
-/// How long a long history waits for its turn.
-const WALK_TURN_MAX: Duration = Duration::from_secs(60);
 
 /// Locks that wait to be read.
 pub(crate) type Waiting = Rc<Mutex<mpsc::Receiver<Arc<TrackedLock>>>>;
@@ -57,7 +52,7 @@ pub(crate) enum Pace {
 pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, pace: Pace) {
     let mut locks = Vec::new();
     loop {
-        let max = if work.reads_alone() { 1 } else { work.store.ranges_max().min(TOGETHER_MAX) };
+        let max = if work.reads_alone() { 1 } else { TOGETHER_MAX };
         waiting.lock().await.recv_many(&mut locks, max).await; // It is open as long as the source works.
         let (begun, is_full) = (Instant::now(), locks.len() == max);
         // A request that asks before here is served by this read: it has not been sent yet.
@@ -157,18 +152,9 @@ async fn walked<S: LockStore>(
     lock: &TrackedLock,
     mut walk: Walk,
 ) -> Result<KeyTrack, StoreError> {
-    let (mut steps, mut turn) = (0, None);
-    loop {
-        if steps == WALK_STEPS_BESIDE {
-            let Ok(Ok(has_turn)) = timeout(WALK_TURN_MAX, work.long_walks.acquire()).await else {
-                break;
-            };
-            turn = Some((has_turn, Instant::now() + WALK_TIME_MAX));
-        }
-        if turn.as_ref().is_some_and(|(_, end)| Instant::now() >= *end) {
-            break;
-        }
-        steps += 1;
+    let _turn = work.walks.acquire().await.expect("nobody closes it");
+    let end = Instant::now() + WALK_TIME_MAX;
+    while Instant::now() < end {
         let shown = match write_at(work, lock, walk.reads_at()).await {
             Ok(shown) => shown,
             Err(StoreError::Compacted) => return Ok(walk.ends_here()),

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 pub use self::status::{ReadCounts, SourceStatus};
 use super::common::{Command, Common};
-use super::driver::Driver;
+use super::driver::{Driver, drive};
 use super::record::{LockSpec, TemplateSpec};
 use super::registry::FormatConflict;
 use super::scope::Scope;
@@ -76,8 +76,7 @@ impl LockSource {
         let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = move || {
-            LocalSet::new()
-                .block_on(&runtime, async { Driver::new(shared, make_store(), inbox).await });
+            LocalSet::new().block_on(&runtime, async { drive(shared, make_store(), inbox).await });
         };
         std::thread::Builder::new().name(format!("locks-{name}")).spawn(run)?;
         Ok(source)
@@ -92,7 +91,7 @@ impl LockSource {
     ) -> (LockSource, Driver) {
         let (shared, inbox) = Shared::new(name, options);
         let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
-        (source, Driver::new(shared, store, inbox))
+        (source, Box::pin(drive(shared, store, inbox)))
     }
 
     /// Its name.

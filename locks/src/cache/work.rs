@@ -26,8 +26,8 @@ pub(crate) struct Work<S> {
     pub(crate) shared: Arc<Shared>,
     /// Until when each lock is read by a request of its own.
     alone_until: Cell<Option<Instant>>,
-    /// The right to go through a long history.
-    pub(crate) long_walks: Semaphore,
+    /// The right to go back through a history.
+    pub(crate) walks: Semaphore,
 }
 
 /// Why a quorum read is of no use.
@@ -51,12 +51,7 @@ pub(crate) struct Believed {
 impl<S: LockStore> Work<S> {
     /// The work of a source over that store.
     pub(crate) fn new(shared: Arc<Shared>, store: S) -> Work<S> {
-        Work {
-            store,
-            shared,
-            alone_until: Cell::new(None),
-            long_walks: Semaphore::new(WALKS_AT_A_TIME),
-        }
+        Work { store, shared, alone_until: Cell::new(None), walks: Semaphore::new(WALKS_AT_A_TIME) }
     }
 
     pub(crate) fn common(&self) -> &Arc<Common> {

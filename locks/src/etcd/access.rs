@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
 
-use arc_swap::ArcSwap;
 use fencepost_tls::ClientTls;
 
 /// The largest file that is taken for a password's.
@@ -27,53 +26,32 @@ pub struct EtcdOptions {
 /// How a cluster lets us in. The default is cleartext, without a login.
 #[derive(Debug, Default)]
 pub struct EtcdAccess {
-    terms: ArcSwap<Terms>,
-    /// The user that etcd has accepted last, with the password.
-    accepted: Mutex<Option<(String, Password)>>,
-}
-
-/// What a connection or a login that begins now is made with.
-#[derive(Debug, Default)]
-pub(super) struct Terms {
     pub(super) tls: Option<EtcdTls>,
     pub(super) user: Option<EtcdUser>,
+    /// The password that etcd has accepted last.
+    accepted: Mutex<Option<Password>>,
 }
 
 impl EtcdAccess {
     /// `tls` makes connections to `https` addresses, `user` logs in; `None`: nobody. If etcd takes
     /// the common name of a client's certificate for a user, no login is needed.
     pub fn new(tls: Option<EtcdTls>, user: Option<EtcdUser>) -> EtcdAccess {
-        EtcdAccess { terms: ArcSwap::from_pointee(Terms { tls, user }), accepted: Mutex::default() }
-    }
-
-    /// Makes connections and logins that begin from now on with these. Connections that exist go
-    /// on.
-    pub fn replace(&self, tls: Option<EtcdTls>, user: Option<EtcdUser>) {
-        self.terms.store(Arc::new(Terms { tls, user }));
-    }
-
-    pub(super) fn terms(&self) -> Arc<Terms> {
-        self.terms.load_full()
+        EtcdAccess { tls, user, accepted: Mutex::default() }
     }
 
     /// The name of the user that logs in.
-    pub(super) fn user(&self) -> Option<String> {
-        self.terms.load().user.as_ref().map(|user| user.name.clone())
+    pub(super) fn user_name(&self) -> Option<&str> {
+        self.user.as_ref().map(|user| user.name.as_str())
     }
 
-    /// The password of that user that etcd has accepted last.
-    pub(super) fn accepted(&self, user: &EtcdUser) -> Option<Password> {
-        let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        accepted
-            .as_ref()
-            .filter(|(name, _)| *name == user.name)
-            .map(|(_, password)| password.clone())
+    /// The password that etcd has accepted last.
+    pub(super) fn accepted(&self) -> Option<Password> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes a password that etcd has accepted.
-    pub(super) fn accept(&self, user: &EtcdUser, password: Password) {
-        let accepted = Some((user.name.clone(), password));
-        *self.accepted.lock().unwrap_or_else(PoisonError::into_inner) = accepted;
+    pub(super) fn accept(&self, password: Password) {
+        *self.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(password);
     }
 }
 
@@ -92,14 +70,9 @@ pub struct EtcdTls {
 pub struct EtcdUser {
     /// The name.
     pub name: String,
-    secret: Secret,
-}
-
-/// Where a password comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Secret {
-    File(PathBuf),
-    Given(Password),
+    /// The file of the password: UTF-8, up to 4 KiB, without the one line's end after it. It is
+    /// read at each login.
+    pub password_file: PathBuf,
 }
 
 /// A password: shown nowhere.
@@ -113,15 +86,9 @@ impl fmt::Debug for Password {
 }
 
 impl EtcdUser {
-    /// Logs in with the password in a file: UTF-8, up to 4 KiB, without the one line's end after
-    /// it. The file is read at each login.
+    /// A user with the password in that file.
     pub fn with_file(name: impl Into<String>, password_file: impl Into<PathBuf>) -> EtcdUser {
-        EtcdUser { name: name.into(), secret: Secret::File(password_file.into()) }
-    }
-
-    /// Logs in with this password.
-    pub fn with_password(name: impl Into<String>, password: impl Into<String>) -> EtcdUser {
-        EtcdUser { name: name.into(), secret: Secret::Given(Password(password.into())) }
+        EtcdUser { name: name.into(), password_file: password_file.into() }
     }
 
     /// Whether there is a password now. Reads the file on this thread.
@@ -129,10 +96,7 @@ impl EtcdUser {
     /// # Errors
     /// If it can't be read, or can't be a password.
     pub fn check(&self) -> io::Result<()> {
-        match &self.secret {
-            Secret::File(path) => read(path).map(|_| ()),
-            Secret::Given(_) => Ok(()),
-        }
+        read(&self.password_file).map(|_| ())
     }
 
     /// The password to log in with now.
@@ -140,20 +104,14 @@ impl EtcdUser {
     /// # Errors
     /// As with [`check`](EtcdUser::check).
     pub(super) async fn password(&self) -> io::Result<Password> {
-        match self.secret.clone() {
-            Secret::File(path) => tokio::task::spawn_blocking(move || read(&path)).await?,
-            Secret::Given(password) => Ok(password),
-        }
+        let path = self.password_file.clone();
+        tokio::task::spawn_blocking(move || read(&path)).await?
     }
 
     /// Why this user is not let in, in words that name the file.
     pub(super) fn told(&self, why: &str) -> String {
-        match &self.secret {
-            Secret::File(path) => {
-                format!("user {:?} with the password in {}: {why}", self.name, path.display())
-            }
-            Secret::Given(_) => why.to_owned(),
-        }
+        let EtcdUser { name, password_file } = self;
+        format!("user {name:?} with the password in {}: {why}", password_file.display())
     }
 }
 

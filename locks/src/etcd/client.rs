@@ -2,6 +2,7 @@
 //! endpoint after another. Does not check which cluster answers, as [`EtcdStore`](super::EtcdStore)
 //! does.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use etcd_client::{
     TxnResponse,
 };
 use fencepost_policy::Revision;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::access::EtcdAccess;
 use super::endpoints::{Endpoints, reason};
 use super::failure::Failure;
 use super::query::end;
-use super::silence::Silences;
 use super::watch::{EtcdWatch, WATCH_TIMEOUT};
 use crate::store::{KeyRange, RangeWatch, StoreError};
 
@@ -33,7 +34,8 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct EtcdClient {
     endpoints: Arc<Endpoints>,
-    silences: Silences,
+    /// Since when no call has been answered, and what was wrong with the last of them.
+    silence: Arc<watch::Sender<Option<(Instant, EtcdError)>>>,
 }
 
 /// Why etcd did not do what it was asked to.
@@ -96,7 +98,7 @@ impl EtcdClient {
     /// the first call.
     pub fn new(addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdClient {
         let endpoints = Arc::new(Endpoints::of_any_cluster(addresses, Arc::clone(access)));
-        EtcdClient { endpoints, silences: Silences::default() }
+        EtcdClient { endpoints, silence: Arc::default() }
     }
 
     /// Reads keys, by quorum.
@@ -220,25 +222,19 @@ impl EtcdClient {
         let call = &call;
         let outcome = self.endpoints.rotate(true, deadline, |index| async move {
             let began = Instant::now();
-            let calls = &self.endpoints.get(index).calls;
-            let connection = calls.present();
             let exchange = |client| {
                 let answer = call(client);
                 async move { Ok(answer.await?) }
             };
-            let attempt = async {
-                let outcome = calls.call(&connection, 0, within.each, exchange).await;
-                self.endpoints.note(index, calls, &connection, &outcome);
-                outcome
-            };
+            let attempt = self.endpoints.call(index, within.each, exchange);
             let outcome = timeout_at(latest, attempt)
                 .await
                 .unwrap_or_else(|_| Err(Failure::TooLate(latest - began)));
             match &outcome {
                 Err(failure) if !failure.is_final() => {
-                    self.silences.note_silence(began, &self.error(failure.clone(), index, range));
+                    self.note_silence(began, self.error(failure.clone(), index, range));
                 }
-                Ok(_) | Err(_) => self.silences.note_answer(),
+                Ok(_) | Err(_) => self.note_answer(),
             }
             outcome
         });
@@ -249,10 +245,13 @@ impl EtcdClient {
         match (failure, range) {
             (Failure::NoLease, _) => EtcdError::NoLease,
             (Failure::Denied, Some(range)) => {
-                EtcdError::Denied { user: self.endpoints.user(), keys: range.to_string() }
+                let user = self.endpoints.user_name().map(str::to_owned);
+                EtcdError::Denied { user, keys: range.to_string() }
             }
             (failure, _) => match failure.at(&self.endpoints.get(index).address) {
-                StoreError::NoLogin(_) if self.endpoints.user().is_none() => EtcdError::NoLogin,
+                StoreError::NoLogin(_) if self.endpoints.user_name().is_none() => {
+                    EtcdError::NoLogin
+                }
                 StoreError::NoLogin(why) | StoreError::Refused(why) => {
                     EtcdError::Refused(why.to_string())
                 }
@@ -271,7 +270,24 @@ impl EtcdClient {
     /// # Cancel safety
     /// May be given up and called again.
     pub async fn silent_for(&self, how_long: Duration) -> EtcdError {
-        self.silences.last_for(how_long).await
+        let mut silences = self.silence.subscribe();
+        loop {
+            let silence = silences.borrow_and_update().clone();
+            let lasts = async {
+                match silence {
+                    Some((since, why)) => {
+                        sleep_until(since + how_long).await;
+                        why
+                    }
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                why = lasts => return why,
+                // The channel's other end is our own.
+                _ = silences.changed() => {}
+            }
+        }
     }
 
     /// Returns once a call has been answered since those that were not; at once if there are none.
@@ -279,7 +295,21 @@ impl EtcdClient {
     /// # Cancel safety
     /// May be given up and called again.
     pub async fn answers(&self) {
-        self.silences.end().await;
+        // The channel's other end is our own.
+        let _ = self.silence.subscribe().wait_for(Option::is_none).await;
+    }
+
+    /// Notes that etcd has answered, whatever it said.
+    fn note_answer(&self) {
+        self.silence.send_if_modified(|silence| silence.take().is_some());
+    }
+
+    /// Notes that etcd has not answered an attempt that began then.
+    fn note_silence(&self, began: Instant, why: EtcdError) {
+        self.silence.send_modify(|silence| {
+            let since = silence.as_ref().map_or(began, |(since, _)| *since);
+            *silence = Some((since, why));
+        });
     }
 }
 
@@ -288,6 +318,7 @@ mod tests {
     use std::sync::Mutex;
 
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -315,5 +346,22 @@ mod tests {
         // A channel of the library connects once more by itself.
         asked.dedup();
         assert!(asked.len() > 3 && asked[..3] == [0, 1, 2], "{asked:?}");
+    }
+
+    #[tokio::test]
+    async fn silence_lasts_from_an_unanswered_call_to_an_answer() {
+        let client = EtcdClient::new(&["http://127.0.0.1:1".to_owned()], &Arc::default());
+        let (hour, soon) = (Duration::from_secs(3600), Duration::from_millis(20));
+        let silent = async |how_long| timeout(soon, client.silent_for(how_long)).await;
+        assert!(silent(Duration::ZERO).await.is_err(), "nothing was asked");
+        let why = |what: &str| EtcdError::Unavailable(what.to_owned());
+        client.note_silence(Instant::now() - hour, why("first"));
+        client.note_silence(Instant::now(), why("last"));
+        assert_eq!(client.silent_for(hour).await, why("last"));
+        assert!(silent(2 * hour).await.is_err());
+        assert!(timeout(soon, client.answers()).await.is_err());
+        client.note_answer();
+        assert!(silent(Duration::ZERO).await.is_err());
+        assert!(timeout(soon, client.answers()).await.is_ok());
     }
 }

@@ -90,15 +90,10 @@ impl Endpoints {
     }
 
     async fn belonging(&self, index: usize) -> (Arc<str>, Result<u64, Failure>) {
-        let endpoint = self.get(index);
-        let connection = endpoint.calls.present();
-        let asking = endpoint.calls.call(&connection, 0, ATTEMPT_TIMEOUT, cluster_of);
-        let told = timeout(TIMEOUT, asking).await;
+        let told = timeout(TIMEOUT, self.call(index, ATTEMPT_TIMEOUT, cluster_of)).await;
         let told = told
             .unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {TIMEOUT:?}"))));
-        let told =
-            told.inspect_err(|failure| self.failed(index, &endpoint.calls, &connection, failure));
-        (Arc::clone(&endpoint.address), told)
+        (Arc::clone(&self.get(index).address), told)
     }
 }
 

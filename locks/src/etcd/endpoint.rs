@@ -2,23 +2,27 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use etcd_client::Client;
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::access::EtcdAccess;
 use super::connect::{Purpose, connect};
 use super::failure::Failure;
-use super::login::Logins;
+use super::login::log_in;
 use crate::store::StoreError;
 
 /// How often a call is made whose login etcd does not take: whoever changes roles makes it forget
 /// logins.
 const TRIES_MAX: u32 = 3;
+
+/// For how long a login that was refused is not tried again: checking a password is costly for
+/// etcd.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// An endpoint of the cluster, with a client of its own: the library's balancer keeps dead members
 /// in its rotation and does not say which one it asked.
@@ -36,17 +40,18 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     pub(super) fn new(address: &str, access: &Arc<EtcdAccess>) -> Endpoint {
+        let address: Arc<str> = address.into();
         let connections = |purpose| Connections {
-            address: address.to_owned(),
+            address: Arc::clone(&address),
             access: Arc::clone(access),
             purpose,
             present: Mutex::default(),
         };
         Endpoint {
-            address: address.into(),
             calls: connections(Purpose::Calls),
             watches: connections(Purpose::Watches),
             suspicions: watch::Sender::new(0),
+            address,
         }
     }
 
@@ -55,10 +60,12 @@ impl Endpoint {
         *self.address == *address && Arc::ptr_eq(&self.calls.access, access)
     }
 
-    /// Gives up all connections to it, and tells the watches that hang on them.
+    /// Gives up all connections to it, and tells the watches that hang on them. Connections that
+    /// are coming up stay: they have not failed, and on a slow line the next would be no faster.
     pub(super) fn suspect(&self) {
-        self.calls.renew();
-        self.watches.renew();
+        for connections in [&self.calls, &self.watches] {
+            connections.present().take_if(|present| !present.is_coming_up());
+        }
         self.suspicions.send_modify(|count| *count += 1);
     }
 
@@ -68,78 +75,106 @@ impl Endpoint {
     }
 }
 
-/// One connection at a time, made when it is needed and never used again once it has failed:
-/// whether it is the member, the connection or something between that is stuck, a fresh connection
-/// finds out soonest.
+/// One connection at a time, made and logged in when it is needed, and never used again once it has
+/// failed: whether it is the member, the connection or something between that is stuck, a fresh
+/// connection finds out soonest.
 #[derive(Debug)]
 pub(super) struct Connections {
-    address: String,
+    address: Arc<str>,
     access: Arc<EtcdAccess>,
     purpose: Purpose,
-    present: Mutex<Arc<Connection>>,
+    present: Mutex<Option<Arc<Connection>>>,
 }
 
 impl Connections {
-    /// The one to use now.
-    pub(super) fn present(&self) -> Arc<Connection> {
-        Arc::clone(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Makes a call that may take so long, once the connection is up, which is waited for as long,
-    /// logged in if there is somebody to log in, with a login after so many others; anew if etcd
-    /// does not take that login any more.
+    /// Makes a call that may take so long, once a connection is up, which is waited for as long. If
+    /// etcd takes the connection's login no more, the call is made anew after another login. Returns
+    /// the connection that was used last, too.
     pub(super) async fn call<T, C: Future<Output = Result<T, Failure>>>(
         &self,
-        connection: &Connection,
-        after: u64,
         limit: Duration,
         call: impl Fn(Client) -> C,
-    ) -> Result<T, Failure> {
-        let connected = timeout(limit, connection.client(|| self.connect())).await;
-        let client = &connected.unwrap_or(Err(Failure::Connecting(limit)))?;
-        let mut after = after;
-        for _ in 0..TRIES_MAX {
-            let logins = &connection.logins;
-            let has_user = self.access.user().is_some();
-            if has_user {
-                let login = timeout(limit, logins.more_than(after, client, &self.access)).await;
-                login.unwrap_or(Err(Failure::Checking))?;
-            }
-            let login = logins.count();
-            let outcome = timeout(limit, call(client.clone())).await;
-            match outcome.unwrap_or(Err(Failure::TooLate(limit))) {
-                Err(Failure::LoggedOut) if has_user => after = login,
-                Err(Failure::Denied) if logins.were_needless() => after = login,
-                Err(Failure::LoggedOut) => return Err(nobody_logs_in()),
-                outcome => return outcome,
-            }
+    ) -> (Arc<Connection>, Result<T, Failure>) {
+        let (began, mut tries) = (Instant::now(), 1);
+        loop {
+            let connection = self.get();
+            let outcome = connection.call(limit, &call).await;
+            let has_user = self.access.user.is_some();
+            let failure = match outcome {
+                Err(Failure::LoggedOut) if !has_user => nobody_logs_in(),
+                Err(Failure::LoggedOut) if tries == TRIES_MAX => {
+                    Failure::endpoint("it takes none of the logins that it grants")
+                }
+                Err(Failure::LoggedOut) => {
+                    self.log_in_again(&connection);
+                    tries += 1;
+                    continue;
+                }
+                // Where no login was needed, one may be by now. Of a watch, some versions say so of
+                // a login whose time is over.
+                Err(Failure::Denied)
+                    if has_user
+                        && connection.begun < began
+                        && (self.purpose == Purpose::Watches || !connection.is_logged_in()) =>
+                {
+                    self.log_in_again(&connection);
+                    continue;
+                }
+                outcome => return (connection, outcome),
+            };
+            return (connection, Err(failure));
         }
-        Err(Failure::endpoint("it takes none of the logins that it grants"))
     }
 
-    /// Connects, in a task that no caller can interrupt: on a slow line that takes longer than any
-    /// of them can wait.
-    fn connect(&self) -> Connecting {
+    /// The one to use now.
+    pub(super) fn get(&self) -> Arc<Connection> {
+        let mut present = self.present();
+        present.take_if(|present| present.was_refused() && present.begun.elapsed() >= REFUSED_FOR);
+        Arc::clone(present.get_or_insert_with(|| Arc::new(self.connect(None))))
+    }
+
+    /// Whether that one is used by whoever makes a call now.
+    pub(super) fn has(&self, connection: &Arc<Connection>) -> bool {
+        self.present().as_ref().is_some_and(|present| Arc::ptr_eq(present, connection))
+    }
+
+    /// Has whoever makes a call now wait for another login on this connection. Of many who find that
+    /// the last one is over, the first has it made.
+    fn log_in_again(&self, connection: &Arc<Connection>) {
+        let mut present = self.present();
+        if present.as_ref().is_some_and(|present| Arc::ptr_eq(present, connection)) {
+            *present = Some(Arc::new(self.connect(connection.client())));
+        }
+    }
+
+    /// Connects, unless there is a client already, and logs in, in a task that no caller can
+    /// interrupt: on a slow line, and while etcd checks a password, it takes longer than any of them
+    /// can wait.
+    fn connect(&self, client: Option<Client>) -> Connection {
         let (address, access, purpose) =
-            (self.address.clone(), Arc::clone(&self.access), self.purpose);
-        let connecting =
-            tokio::spawn(
-                async move { connect(&address, access.terms().tls.as_ref(), purpose).await },
-            );
+            (Arc::clone(&self.address), Arc::clone(&self.access), self.purpose);
+        let connecting = tokio::spawn(async move {
+            let client = match client {
+                Some(client) => client,
+                None => connect(&address, access.tls.as_ref(), purpose).await?,
+            };
+            let is_logged_in = match &access.user {
+                Some(user) => log_in(&client, &access, user).await?,
+                None => false,
+            };
+            Ok(Connected { client, is_logged_in })
+        });
         let broke_off = |error| Err(Failure::endpoint(format!("connecting broke off: {error}")));
-        connecting
-            .map(move |outcome| outcome.map_or_else(broke_off, |connected| Ok(connected?)))
-            .boxed()
-            .shared()
+        let connecting = connecting.map(move |outcome| outcome.unwrap_or_else(broke_off));
+        Connection {
+            connecting: connecting.boxed().shared(),
+            begun: Instant::now(),
+            is_slow: AtomicBool::new(false),
+        }
     }
 
-    /// Makes sure that the one in use is not used again, except by those who are using it. One that
-    /// is coming up stays: it has not failed, and on a slow line the next would be no faster.
-    fn renew(&self) {
-        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        if !present.is_coming_up() {
-            *present = Arc::default();
-        }
+    fn present(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,41 +183,59 @@ fn nobody_logs_in() -> Failure {
     Failure::Store(StoreError::NoLogin(what.into()))
 }
 
-/// A connection that comes up, or has.
-type Connecting = Shared<BoxFuture<'static, Result<Client, Failure>>>;
-
 /// A connection, up or not.
-#[derive(Default)]
 pub(super) struct Connection {
-    connecting: OnceLock<Connecting>,
+    connecting: Shared<BoxFuture<'static, Result<Connected, Failure>>>,
+    begun: Instant,
     /// Whether somebody has noted that it takes long to come up.
     is_slow: AtomicBool,
-    logins: Arc<Logins>,
+}
+
+/// A connection that is up.
+#[derive(Clone)]
+struct Connected {
+    client: Client,
+    /// Whether etcd asked somebody to log in, when it came up.
+    is_logged_in: bool,
 }
 
 impl Connection {
-    /// Its client, once it is up.
-    async fn client(&self, connect: impl FnOnce() -> Connecting) -> Result<Client, Failure> {
-        self.connecting.get_or_init(connect).clone().await
+    async fn call<T, C: Future<Output = Result<T, Failure>>>(
+        &self,
+        limit: Duration,
+        call: impl Fn(Client) -> C,
+    ) -> Result<T, Failure> {
+        let connected = timeout(limit, self.connecting.clone()).await;
+        let Connected { client, .. } = connected.unwrap_or(Err(Failure::Connecting(limit)))?;
+        timeout(limit, call(client)).await.unwrap_or(Err(Failure::TooLate(limit)))
     }
 
     fn is_coming_up(&self) -> bool {
-        self.connecting.get().is_some_and(|connecting| connecting.peek().is_none())
+        self.connecting.peek().is_none()
+    }
+
+    fn client(&self) -> Option<Client> {
+        let Some(Ok(Connected { client, .. })) = self.connecting.peek() else { return None };
+        Some(client.clone())
+    }
+
+    fn is_logged_in(&self) -> bool {
+        matches!(self.connecting.peek(), Some(Ok(Connected { is_logged_in: true, .. })))
+    }
+
+    /// Whether etcd did not let us in.
+    fn was_refused(&self) -> bool {
+        matches!(self.connecting.peek(), Some(Err(Failure::Store(_))))
     }
 
     /// Notes that it takes long to come up. Whether that is news.
     pub(super) fn note_slow(&self) -> bool {
         !self.is_slow.swap(true, Ordering::Relaxed)
     }
-
-    /// How often there was a login on it.
-    pub(super) fn logins(&self) -> u64 {
-        self.logins.count()
-    }
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("used", &self.connecting.get().is_some()).finish()
+        f.debug_struct("Connection").field("begun", &self.begun).finish_non_exhaustive()
     }
 }

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use etcd_client::Client;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, warn};
 
@@ -114,12 +115,12 @@ impl Endpoints {
 
     /// What is said of keys that may not be read.
     pub(super) fn denied(&self, range: KeyRange) -> StoreError {
-        StoreError::Denied { user: self.user().map(Into::into), range }
+        StoreError::Denied { user: self.user_name().map(Into::into), range }
     }
 
     /// The name of the user that logs in.
-    pub(super) fn user(&self) -> Option<String> {
-        self.access.user()
+    pub(super) fn user_name(&self) -> Option<&str> {
+        self.access.user_name()
     }
 
     /// How many there are.
@@ -178,16 +179,10 @@ impl Endpoints {
     ) -> Result<Answer, StoreError> {
         self.know_cluster(deadline).await?;
         let answer = self.rotate(false, deadline, |index| async move {
-            let calls = &self.list[index].calls;
-            let connection = calls.present();
-            let exchange = |client| query.send(client);
-            let attempt = async {
-                let answer = calls.call(&connection, 0, ATTEMPT_TIMEOUT, exchange).await;
-                let outcome = answer
-                    .and_then(|answer| self.check_cluster(answer.by.cluster).map(|()| answer));
-                self.note(index, calls, &connection, &outcome);
-                outcome
-            };
+            let attempt = self.call(index, ATTEMPT_TIMEOUT, |client| async move {
+                let answer = query.send(client).await?;
+                self.check_cluster(answer.by.cluster).map(|()| answer)
+            });
             // An attempt that is cut short says nothing of its endpoint.
             timeout_at(deadline, attempt).await.unwrap_or(Err(Failure::TooLate(ATTEMPT_TIMEOUT)))
         });
@@ -217,7 +212,7 @@ impl Endpoints {
         }
         let endpoint = &self.list[index];
         let mut health = self.health();
-        if !Arc::ptr_eq(&connections.present(), connection) {
+        if !connections.has(connection) {
             return;
         }
         let comes_up = matches!(failure, Failure::Connecting(_));
@@ -243,20 +238,22 @@ impl Endpoints {
         }
     }
 
-    /// Takes note of how a call on a connection to an endpoint has ended.
-    pub(super) fn note<T>(
+    /// Makes a call at an endpoint, and takes note of how it ends.
+    pub(super) async fn call<T, C: Future<Output = Result<T, Failure>>>(
         &self,
         index: usize,
-        connections: &Connections,
-        connection: &Arc<Connection>,
-        outcome: &Result<T, Failure>,
-    ) {
-        match outcome {
+        limit: Duration,
+        call: impl Fn(Client) -> C,
+    ) -> Result<T, Failure> {
+        let calls = &self.list[index].calls;
+        let (connection, outcome) = calls.call(limit, call).await;
+        match &outcome {
             Ok(_) | Err(Failure::Store(_) | Failure::Denied | Failure::NoLease) => {
                 self.health().answered(index)
             }
-            Err(failure) => self.failed(index, connections, connection, failure),
+            Err(failure) => self.failed(index, calls, &connection, failure),
         }
+        outcome
     }
 
     /// Takes note that a watch runs on an endpoint.
@@ -367,17 +364,17 @@ mod tests {
         let access = Arc::new(EtcdAccess::new(Some(tls), None));
         let endpoints = Endpoints::of_any_cluster(&[address], access);
         let calls = &endpoints.get(0).calls;
-        let first = calls.present();
-        let ask = async |limit| calls.call(&first, 0, limit, async |_| Ok(())).await;
+        let first = calls.get();
+        let ask = async |limit| calls.call(limit, async |_| Ok(())).await.1;
         assert!(matches!(ask(Duration::from_millis(10)).await, Err(Failure::Connecting(_))));
         endpoints.get(0).suspect();
-        assert!(Arc::ptr_eq(&first, &calls.present()), "it is coming up");
+        assert!(calls.has(&first), "it is coming up");
         assert!(
             matches!(ask(Duration::from_secs(60)).await, Err(Failure::Endpoint(_))),
             "it takes too long"
         );
         endpoints.get(0).suspect();
-        assert!(!Arc::ptr_eq(&first, &calls.present()), "it has failed");
+        assert!(!calls.has(&first), "it has failed");
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,7 +14,8 @@ use crate::store::StoreError;
 pub(super) enum Failure {
     /// It could not, or not in time: another endpoint may.
     Endpoint(Arc<str>),
-    /// The connection to it has not come up in that time, and goes on coming up.
+    /// The connection to it has not come up, or not been logged in, in that time, and goes on
+    /// coming up.
     Connecting(Duration),
     /// It did not, in that time. Whether that is the endpoint's failure depends on how much was
     /// asked for.
@@ -26,9 +27,6 @@ pub(super) enum Failure {
         /// The one that it should have.
         pinned: u64,
     },
-    /// It is still checking our password, which takes it long: asking again later is all there is
-    /// to do.
-    Checking,
     /// It wants a login, or a newer one.
     LoggedOut,
     /// Whoever is logged in may not do that.
@@ -51,11 +49,7 @@ impl Failure {
             | Failure::Connecting(_)
             | Failure::TooLate(_)
             | Failure::AnotherCluster { .. } => true,
-            Failure::Checking
-            | Failure::LoggedOut
-            | Failure::Denied
-            | Failure::NoLease
-            | Failure::Store(_) => false,
+            Failure::LoggedOut | Failure::Denied | Failure::NoLease | Failure::Store(_) => false,
         }
     }
 
@@ -66,8 +60,7 @@ impl Failure {
             Failure::Endpoint(_)
             | Failure::Connecting(_)
             | Failure::TooLate(_)
-            | Failure::AnotherCluster { .. }
-            | Failure::Checking => false,
+            | Failure::AnotherCluster { .. } => false,
         }
     }
 
@@ -85,9 +78,6 @@ impl Failure {
             }
             Failure::AnotherCluster { found, pinned } => {
                 StoreError::AnotherCluster { endpoint: Arc::clone(endpoint), found, pinned }
-            }
-            Failure::Checking => {
-                StoreError::Unavailable(format!("{endpoint}: it is still logging us in").into())
             }
             Failure::LoggedOut => StoreError::NoLogin("it wants one".into()),
             Failure::Denied => StoreError::Refused("permission denied".into()),

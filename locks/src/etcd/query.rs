@@ -162,33 +162,3 @@ pub(super) fn signed(revision: Revision) -> i64 {
 fn malformed() -> Failure {
     Failure::endpoint("an answer that etcd would not give")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(prefix: &[u8], from: &[u8], to: &[u8]) {
-        let range = KeyRange::Prefix(prefix.into());
-        assert_eq!(
-            (range.first_key().to_vec(), end(&range)),
-            (from.to_vec(), Some(to.to_vec())),
-            "{prefix:?}"
-        );
-    }
-
-    #[test]
-    fn prefix_ends_before_the_next_other_key() {
-        check(b"a", b"a", b"b");
-        check(b"a/", b"a/", b"a0");
-        check(b"a\xff", b"a\xff", b"b");
-        check(b"a\xff\xff", b"a\xff\xff", b"b");
-        check(b"\xff", b"\xff", b"\0");
-        check(b"", b"\0", b"\0");
-        check(b"\0", b"\0", b"\x01");
-    }
-
-    #[test]
-    fn a_single_key_has_no_end() {
-        assert_eq!(end(&KeyRange::Key((*b"a").into())), None);
-    }
-}

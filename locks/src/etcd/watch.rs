@@ -47,7 +47,8 @@ const UNKNOWN_WATCH: &str = "news of a watch that nobody asked for";
 pub struct EtcdWatch {
     endpoints: Arc<Endpoints>,
     index: usize,
-    connection: Arc<Connection>,
+    /// `None` until it has begun.
+    connection: Option<Arc<Connection>>,
     /// Kept, so that the stream stays open in this direction too.
     requests: WatchRequestSender,
     responses: WatchResponseStream,
@@ -90,31 +91,26 @@ impl EtcdWatch {
         ranges: &[RangeWatch],
         open_timeout: Duration,
     ) -> Result<EtcdWatch, Failure> {
-        let endpoint = endpoints.get(index);
-        let connection = endpoint.watches.present();
+        let watches = &endpoints.get(index).watches;
         let limit = open_timeout
             + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
-        let create = |client| EtcdWatch::create(endpoints, index, &connection, client, ranges);
-        let logins = connection.logins();
-        let mut outcome = endpoint.watches.call(&connection, 0, limit, &create).await;
-        if let Err(Failure::Denied) = outcome
-            && (1..=logins).contains(&connection.logins())
-        {
-            // Some versions say so of a login whose time is over, too: the one that was there may
-            // be such a one.
-            outcome = endpoint.watches.call(&connection, logins, limit, &create).await;
+        let create = |client| EtcdWatch::create(endpoints, index, client, ranges);
+        let (connection, outcome) = watches.call(limit, create).await;
+        match outcome {
+            Ok(watch) => {
+                endpoints.watched(index);
+                Ok(EtcdWatch { connection: Some(connection), ..watch })
+            }
+            Err(failure) => {
+                endpoints.failed(index, watches, &connection, &failure);
+                Err(failure)
+            }
         }
-        match &outcome {
-            Ok(_) => endpoints.watched(index),
-            Err(failure) => endpoints.failed(index, &endpoint.watches, &connection, failure),
-        }
-        outcome
     }
 
     async fn create(
         endpoints: &Arc<Endpoints>,
         index: usize,
-        connection: &Arc<Connection>,
         client: Client,
         ranges: &[RangeWatch],
     ) -> Result<EtcdWatch, Failure> {
@@ -123,7 +119,7 @@ impl EtcdWatch {
         let mut watch = EtcdWatch {
             endpoints: Arc::clone(endpoints),
             index,
-            connection: Arc::clone(connection),
+            connection: None,
             requests,
             responses,
             suspicions,
@@ -216,7 +212,9 @@ impl EtcdWatch {
 
     fn end(&mut self, failure: Failure) -> StoreError {
         let endpoint = self.endpoints.get(self.index);
-        self.endpoints.failed(self.index, &endpoint.watches, &self.connection, &failure);
+        if let Some(connection) = &self.connection {
+            self.endpoints.failed(self.index, &endpoint.watches, connection, &failure);
+        }
         let error = failure.at(&endpoint.address);
         self.ended = Some(error.clone());
         error

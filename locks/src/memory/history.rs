@@ -39,16 +39,8 @@ pub(super) struct History {
     revision: Revision,
     /// The oldest revision that can be read and watched.
     first: Revision,
-    keys: BTreeMap<Bytes, Vec<Change>>,
-    events: BTreeMap<Revision, Vec<Event>>,
-}
-
-/// What a write made of a key.
-#[derive(Debug, Clone)]
-struct Change {
-    at: Revision,
-    /// Nothing if it was deleted.
-    state: Option<KeyValue>,
+    /// What happened to each key, in order.
+    keys: BTreeMap<Bytes, Vec<Event>>,
 }
 
 /// The history asked for is compacted away.
@@ -58,12 +50,7 @@ pub(super) struct Compacted;
 impl History {
     /// No keys. As in etcd, nothing was written at the first revision.
     pub(super) fn new() -> History {
-        History {
-            revision: Revision::MIN,
-            first: Revision::MIN,
-            keys: BTreeMap::new(),
-            events: BTreeMap::new(),
-        }
+        History { revision: Revision::MIN, first: Revision::MIN, keys: BTreeMap::new() }
     }
 
     /// The revision of the newest write.
@@ -73,7 +60,7 @@ impl History {
 
     /// What a key is now.
     pub(super) fn get(&self, key: &[u8]) -> Option<&KeyValue> {
-        self.keys.get(key)?.last()?.state.as_ref()
+        self.keys.get(key)?.last()?.written()
     }
 
     /// What a key was. Nothing is known of revisions that were not reached.
@@ -82,30 +69,19 @@ impl History {
             return Err(Compacted);
         }
         let changes = self.keys.get(key).map(Vec::as_slice).unwrap_or_default();
-        Ok(changes.iter().rfind(|change| change.at <= at).and_then(|change| change.state.as_ref()))
+        Ok(changes.iter().rfind(|change| change.revision() <= at).and_then(Event::written))
     }
 
     /// What a range is now.
     pub(super) fn read(&self, range: &KeyRange, wanted: Wanted) -> RangeAnswer {
-        History::answer(
-            self.range(range).filter_map(|(_, changes)| changes.last()?.state.as_ref()),
-            wanted,
-        )
-    }
-
-    fn answer<'a>(present: impl Iterator<Item = &'a KeyValue>, wanted: Wanted) -> RangeAnswer {
-        let mut answer = RangeAnswer::default();
-        for key in present {
-            answer.count += 1;
-            let returned = match wanted {
-                Wanted::All => true,
-                Wanted::Count => false,
-            };
-            if returned {
-                answer.keys.push(key.clone());
-            }
+        let present = self.range(range).filter_map(|changes| changes.last()?.written());
+        let mut keys: Vec<KeyValue> = present.cloned().collect();
+        let count = keys.len() as u64;
+        match wanted {
+            Wanted::All => {}
+            Wanted::Count => keys.clear(),
         }
-        answer
+        RangeAnswer { count, keys }
     }
 
     /// Writes all of these at one revision and returns what happened: nothing, if all they do is
@@ -126,26 +102,24 @@ impl History {
         }
         if !events.is_empty() {
             self.revision = at;
-            self.events.insert(at, events.clone());
         }
         events
     }
 
     fn apply(&mut self, write: Write, at: Revision) -> Option<Event> {
         let before = self.get(write.key());
-        let (event, change) = match write {
+        let event = match write {
             Write::Put { key, value } => {
                 let (created, version) =
                     before.map_or((at, 1), |before| (before.created, before.version + 1));
-                let written = KeyValue { key, value, created, modified: at, version };
-                (Event::Put(written.clone()), Change { at, state: Some(written) })
+                Event::Put(KeyValue { key, value, created, modified: at, version })
             }
             Write::Delete { key } => {
                 before?;
-                (Event::Delete { key, revision: at }, Change { at, state: None })
+                Event::Delete { key, revision: at }
             }
         };
-        self.keys.entry(event.key().clone()).or_default().push(change);
+        self.keys.entry(event.key().clone()).or_default().push(event.clone());
         Some(event)
     }
 
@@ -155,20 +129,23 @@ impl History {
         if from.before().unwrap_or(Revision::MIN) < self.first {
             return Err(Compacted);
         }
-        let events = self.events.range(from..).flat_map(|(_, events)| events);
-        Ok(events.filter(|event| range.contains(event.key())).cloned().collect())
+        let since = |changes: &Vec<Event>| changes.partition_point(|event| event.revision() < from);
+        let events = self.range(range).flat_map(|changes| &changes[since(changes)..]);
+        let mut events: Vec<Event> = events.cloned().collect();
+        events.sort_by_key(Event::revision);
+        Ok(events)
     }
 
     /// Forgets what can be seen only at revisions before that one.
     pub(super) fn compact(&mut self, at: Revision) {
         self.first = at.min(self.revision).max(self.first);
-        self.events = self.events.split_off(&self.first);
         for changes in self.keys.values_mut() {
-            let seen = changes.iter().rposition(|change| change.at <= self.first).unwrap_or(0);
+            let before = changes.iter().rposition(|change| change.revision() <= self.first);
+            let seen = before.unwrap_or(0);
             changes.drain(..seen);
         }
         self.keys.retain(|_, changes| match changes.as_slice() {
-            [only] => only.state.is_some() || only.at > self.first,
+            [only] => only.written().is_some() || only.revision() > self.first,
             _ => true,
         });
     }
@@ -177,20 +154,18 @@ impl History {
     pub(super) fn rewind(&mut self, to: Revision) {
         assert!((self.first..=self.revision).contains(&to), "there is no backup of revision {to}");
         self.revision = to;
-        self.events.retain(|at, _| *at <= to);
         for changes in self.keys.values_mut() {
-            changes.retain(|change| change.at <= to);
+            changes.retain(|change| change.revision() <= to);
         }
         self.keys.retain(|_, changes| !changes.is_empty());
     }
 
-    fn range<'a>(
-        &'a self,
-        range: &'a KeyRange,
-    ) -> impl Iterator<Item = (&'a Bytes, &'a Vec<Change>)> {
+    /// What happened to each key of a range.
+    fn range<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a Vec<Event>> {
         let (KeyRange::Key(start) | KeyRange::Prefix(start)) = range;
         self.keys
             .range::<[u8], _>((Bound::Included(&**start), Bound::Unbounded))
             .take_while(|(key, _)| range.contains(key))
+            .map(|(_, changes)| changes)
     }
 }

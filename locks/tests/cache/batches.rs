@@ -1,17 +1,14 @@
 //! One message of the watch tells of several revisions, the first of which can't be built upon.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 
-use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Watch, WatchNews,
-};
-use fencepost_policy::{Layout, Revision};
+use fencepost_locks::{MemoryStore, MemoryWatch, RangeRead, StoreError, Watch, WatchNews};
+use fencepost_policy::Layout;
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
-use crate::world::{SECOND, enter_now, glance, options, pass, play_with, track};
+use crate::world::{Faults, SECOND, enter_now, glance, pass, play_faulty, track};
 
 /// Its watch tells all at once that there is, as etcd does of what a watch has to catch up with.
 /// Once it is armed, the first read after the next watch is answered late, and no other is.
@@ -20,59 +17,48 @@ struct Batching {
     store: MemoryStore,
     step: Arc<AtomicU8>,
     arrives: Arc<Semaphore>,
+    /// What came behind the events that a watch put together.
+    behind: Arc<Mutex<Option<WatchNews>>>,
 }
 
 const ARMED: u8 = 1;
 const WATCHED: u8 = 2;
 const SENT: u8 = 3;
 
-impl LockStore for Batching {
-    type Watch = BatchingWatch;
+impl Faults for Batching {
+    fn store(&self) -> &MemoryStore {
+        &self.store
+    }
 
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let answer = self.store.read(ranges).await;
+    async fn after_read(&self, _: &[RangeRead]) -> Result<(), StoreError> {
         match self.step.load(Ordering::Relaxed) {
             WATCHED => {
                 self.step.store(SENT, Ordering::Relaxed);
                 self.arrives.acquire().await.unwrap().forget();
-                answer
+                Ok(())
             }
             SENT => Err(StoreError::Unavailable("it is slow".into())),
-            _ => answer,
+            _ => Ok(()),
         }
     }
 
-    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        self.store.read_at(key, at).await
-    }
-
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<BatchingWatch, StoreError> {
-        let watch = self.store.watch(ranges).await?;
+    fn after_watch(&self) {
+        self.behind.lock().unwrap().take();
         let _ = self.step.compare_exchange(ARMED, WATCHED, Ordering::Relaxed, Ordering::Relaxed);
-        Ok(BatchingWatch(watch, None))
     }
 
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
-    }
-}
-
-/// A watch, and what came behind the events that it put together.
-struct BatchingWatch(MemoryWatch, Option<WatchNews>);
-
-impl Watch for BatchingWatch {
-    async fn next(&mut self) -> Result<WatchNews, StoreError> {
-        if let Some(news) = self.1.take() {
+    async fn news(&self, watch: &mut MemoryWatch) -> Result<WatchNews, StoreError> {
+        if let Some(news) = self.behind.lock().unwrap().take() {
             return Ok(news);
         }
-        let mut news = self.0.next().await?;
+        let mut news = watch.next().await?;
         while let WatchNews::Events { events, .. } = &mut news
-            && let Some(Ok(next)) = self.0.next().now_or_never()
+            && let Some(Ok(next)) = watch.next().now_or_never()
         {
             match next {
                 WatchNews::Events { events: more, .. } => events.extend(more),
                 WatchNews::CaughtUp | WatchNews::Compacted { .. } => {
-                    self.1 = Some(next);
+                    *self.behind.lock().unwrap() = Some(next);
                     break;
                 }
             }
@@ -89,8 +75,9 @@ async fn events_behind_a_gap_are_not_forgotten() {
         store: MemoryStore::new(),
         step: Arc::default(),
         arrives: Arc::new(Semaphore::new(0)),
+        behind: Arc::default(),
     };
-    play_with(batching, options(), async |Batching { store, step, arrives }, source| {
+    play_faulty(batching, async |Batching { store, step, arrives, .. }, source| {
         let ended = store.put("lock/a", "a"); // 2
         let lock = track(source, "lock", Layout::Mutex);
         pass(SECOND * 2).await;

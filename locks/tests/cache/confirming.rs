@@ -4,14 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fencepost_locks::{
-    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Wanted,
-};
-use fencepost_policy::{Layout, Revision};
+use fencepost_locks::{KeyRange, MemoryStore, RangeRead, StoreError, Wanted};
+use fencepost_policy::Layout;
 use futures_util::future::join_all;
 
-use crate::world::{ask_linearizable, load, options, pass, play_with, template};
+use crate::world::{Faults, ask_linearizable, load, pass, play_faulty, template};
 
 /// How long a read takes.
 const ANSWER: Duration = Duration::from_millis(2);
@@ -31,37 +28,32 @@ struct Reads {
     all: u32,
 }
 
-impl LockStore for Slow {
-    type Watch = <MemoryStore as LockStore>::Watch;
+/// The ranges that are read whole.
+fn whole(ranges: &[RangeRead]) -> impl Iterator<Item = &KeyRange> {
+    ranges.iter().filter(|read| read.wanted == Wanted::All).map(|read| &read.range)
+}
 
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let whole = || {
-            ranges.iter().filter(|read| read.wanted == Wanted::All).map(|read| read.range.clone())
-        };
-        for range in whole() {
-            let mut reads = self.reads.lock().unwrap();
-            let of_lock = reads.entry(range).or_default();
+impl Faults for Slow {
+    fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    async fn before_read(&self, ranges: &[RangeRead]) -> Result<(), StoreError> {
+        let mut reads = self.reads.lock().unwrap();
+        for range in whole(ranges) {
+            let of_lock = reads.entry(range.clone()).or_default();
             of_lock.all += 1;
             of_lock.under_way += 1;
             of_lock.most_at_a_time = of_lock.most_at_a_time.max(of_lock.under_way);
         }
-        let answer = self.store.read(ranges).await;
+        Ok(())
+    }
+
+    async fn after_read(&self, ranges: &[RangeRead]) -> Result<(), StoreError> {
         pass(ANSWER).await;
-        whole()
-            .for_each(|range| self.reads.lock().unwrap().get_mut(&range).unwrap().under_way -= 1);
-        answer
-    }
-
-    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        self.store.read_at(key, at).await
-    }
-
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
-        self.store.watch(ranges).await
-    }
-
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
+        let mut reads = self.reads.lock().unwrap();
+        whole(ranges).for_each(|range| reads.get_mut(range).unwrap().under_way -= 1);
+        Ok(())
     }
 }
 
@@ -72,7 +64,7 @@ async fn linearizable_requests_share_one_read_at_a_time() {
     const PAUSE: Duration = Duration::from_micros(37);
     let (store, reads) = (MemoryStore::new(), Arc::<Mutex<HashMap<KeyRange, Reads>>>::default());
     let slow = Slow { store: store.clone(), reads: Arc::clone(&reads) };
-    play_with(slow, options(), async |_, source| {
+    play_faulty(slow, async |_, source| {
         let locks = template(source, "t/", Layout::Key);
         let mut clients = Vec::new();
         for key in ["t/1", "t/2"] {

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use fencepost_locks::{
-    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch,
-    ReadAnswer, StoreError, TrackedLock,
+    KeyRange, LockSource, MemoryStore, RangeRead, RangeWatch, StoreError, TrackedLock,
 };
 use fencepost_policy::{Layout, Revision};
 use tokio::time::Instant;
 
-use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with, template, track};
+use crate::world::{
+    Faults, MAX_AGE, SECOND, ask, glance, load, pass, play_faulty, template, track,
+};
 
 /// What of the prefix `a/` is denied.
 #[derive(Clone, Copy, Default)]
@@ -47,30 +48,22 @@ impl Denying {
     }
 }
 
-impl LockStore for Denying {
-    type Watch = <MemoryStore as LockStore>::Watch;
-
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        self.check(ranges.iter().map(|read| &read.range))?;
-        self.store.read(ranges).await
+impl Faults for Denying {
+    fn store(&self) -> &MemoryStore {
+        &self.store
     }
 
-    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        self.store.read_at(key, at).await
+    async fn before_read(&self, ranges: &[RangeRead]) -> Result<(), StoreError> {
+        self.check(ranges.iter().map(|read| &read.range))
     }
 
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
-        self.check(ranges.iter().map(|watch| &watch.range))?;
-        self.store.watch(ranges).await
-    }
-
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
+    async fn before_watch(&self, ranges: &[RangeWatch]) -> Result<(), StoreError> {
+        self.check(ranges.iter().map(|watch| &watch.range))
     }
 }
 
 async fn play(test: impl AsyncFnOnce(&Denying, &LockSource)) {
-    play_with(Denying::default(), options(), test).await;
+    play_faulty(Denying::default(), test).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,13 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    TrackedLock,
-};
+use fencepost_locks::{MemoryStore, RangeRead, StoreError, TrackedLock};
 use fencepost_policy::{Layout, Revision};
 
-use crate::world::{MAX_AGE, SECOND, enter_now, load, options, pass, play_with, template, track};
+use crate::world::{Faults, MAX_AGE, SECOND, enter_now, load, pass, play_faulty, template, track};
 
 /// Once it is armed, it answers no read from the next watch on.
 #[derive(Clone, Default)]
@@ -39,29 +36,23 @@ impl Dumb {
     }
 }
 
-impl LockStore for Dumb {
-    type Watch = <MemoryStore as LockStore>::Watch;
-
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        self.check()?;
-        self.store.read(ranges).await
+impl Faults for Dumb {
+    fn store(&self) -> &MemoryStore {
+        &self.store
     }
 
-    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        self.check()?;
-        self.store.read_at(key, at).await
+    async fn before_read(&self, _: &[RangeRead]) -> Result<(), StoreError> {
+        self.check()
     }
 
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
-        let watch = self.store.watch(ranges).await;
+    async fn before_read_at(&self) -> Result<(), StoreError> {
+        self.check()
+    }
+
+    fn after_watch(&self) {
         if self.armed.swap(false, Ordering::Relaxed) {
             self.is_dumb.store(true, Ordering::Relaxed);
         }
-        watch
-    }
-
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
     }
 }
 
@@ -112,7 +103,7 @@ async fn tenure_that_a_watch_ends_is_out_without_a_read() {
         (Layout::Mutex, End::Released),
         (Layout::Election, End::Released),
     ] {
-        play_with(Dumb::default(), options(), async |dumb, source| {
+        play_faulty(Dumb::default(), async |dumb, source| {
             let held = dumb.store.put(holder(layout, "lock").0, "a");
             let lock = track(source, "lock", layout);
             pass(SECOND * 2).await;
@@ -129,7 +120,7 @@ async fn tenure_that_a_watch_ends_is_out_without_a_read() {
 #[tokio::test(start_paused = true)]
 async fn templated_tenure_that_a_watch_ends_is_out_without_a_read() {
     for layout in [Layout::Key, Layout::Mutex] {
-        play_with(Dumb::default(), options(), async |dumb, source| {
+        play_faulty(Dumb::default(), async |dumb, source| {
             let held = dumb.store.put(holder(layout, "t/1").0, "a");
             let locks = template(source, "t/", layout);
             pass(SECOND * 2).await; // It is watched.

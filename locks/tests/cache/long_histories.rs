@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Write,
-};
-use fencepost_policy::{Layout, Revision};
+use fencepost_locks::{MemoryStore, StoreError, Write};
+use fencepost_policy::Layout;
 use tokio::sync::Semaphore;
 
-use crate::world::{SECOND, ask, options, pass, play_with, track};
+use crate::world::{Faults, SECOND, ask, pass, play_faulty, track};
 
 /// It answers seven reads of the past at a time, each in a millisecond.
 #[derive(Clone)]
@@ -19,25 +16,15 @@ struct Busy {
     answering: Arc<Semaphore>,
 }
 
-impl LockStore for Busy {
-    type Watch = MemoryWatch;
-
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        self.store.read(ranges).await
+impl Faults for Busy {
+    fn store(&self) -> &MemoryStore {
+        &self.store
     }
 
-    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+    async fn before_read_at(&self) -> Result<(), StoreError> {
         let _turn = self.answering.acquire().await.unwrap();
         pass(Duration::from_millis(1)).await;
-        self.store.read_at(key, at).await
-    }
-
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<MemoryWatch, StoreError> {
-        self.store.watch(ranges).await
-    }
-
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
+        Ok(())
     }
 }
 
@@ -53,7 +40,7 @@ async fn long_histories_are_gone_through_a_few_at_a_time() {
     };
     let first = renew();
     (0..5_000).for_each(|_| _ = renew());
-    play_with(busy.clone(), options(), async |_, source| {
+    play_faulty(busy.clone(), async |_, source| {
         let track = |number| track(source, &key(number), Layout::Key);
         let tracked: Vec<_> = (0..LOCKS).map(track).collect();
         while !source.ready() {

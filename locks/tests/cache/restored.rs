@@ -4,13 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
-};
-use fencepost_policy::Revision;
+use fencepost_locks::{MemoryStore, RangeRead, StoreError};
 use tokio::sync::Semaphore;
 
-use crate::world::{SECOND, ask, glance, options, pass, play_with, tracked};
+use crate::world::{Faults, SECOND, ask, glance, pass, play_faulty, tracked};
 
 /// The answer of one read is on its way for long.
 #[derive(Clone)]
@@ -30,27 +27,16 @@ impl Late {
     }
 }
 
-impl LockStore for Late {
-    type Watch = <MemoryStore as LockStore>::Watch;
+impl Faults for Late {
+    fn store(&self) -> &MemoryStore {
+        &self.store
+    }
 
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let answer = self.store.read(ranges).await;
+    async fn after_read(&self, _: &[RangeRead]) -> Result<(), StoreError> {
         if self.armed.swap(false, Ordering::Relaxed) {
             self.arrives.acquire().await.unwrap().forget();
         }
-        answer
-    }
-
-    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        self.store.read_at(key, at).await
-    }
-
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
-        self.store.watch(ranges).await
-    }
-
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
+        Ok(())
     }
 }
 
@@ -65,7 +51,7 @@ impl Late {
 /// to be watched in between is only what is known of the restored store, which is nothing.
 #[tokio::test(start_paused = true)]
 async fn lock_read_while_a_restore_is_accepted_is_watched() {
-    play_with(Late::new(), options(), async |late, source| {
+    play_faulty(Late::new(), async |late, source| {
         let Late { store, armed, .. } = late;
         let kept = store.put("lock", "a"); // 2
         let lock = tracked(source, "lock").await;

@@ -3,15 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_locks::{
-    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer,
-    StoreError,
-};
-use fencepost_policy::{Layout, Revision};
+use fencepost_locks::{MemoryStore, RangeRead, RangeWatch, StoreError};
+use fencepost_policy::Layout;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::world::{SECOND, ask, glance, load, options, pass, play_with, template, track};
+use crate::world::{Faults, SECOND, ask, glance, load, pass, play_faulty, template, track};
 
 /// Each answer of this store takes a while.
 const LATENCY: Duration = Duration::from_millis(10);
@@ -19,22 +16,16 @@ const LATENCY: Duration = Duration::from_millis(10);
 /// How many watches it may begin at the start.
 const WATCHES: usize = 100;
 
-/// Begins as many watches as it may, and lets no prefix be read, which cannot be watched then, if
-/// it denies that.
+/// Begins as many watches as it may.
 #[derive(Clone)]
 struct Unwatched {
     store: MemoryStore,
-    denies_prefixes: bool,
     may_begin: Arc<Semaphore>,
 }
 
 impl Unwatched {
-    fn new(denies_prefixes: bool) -> Unwatched {
-        Unwatched {
-            store: MemoryStore::new(),
-            denies_prefixes,
-            may_begin: Arc::new(Semaphore::new(WATCHES)),
-        }
+    fn new() -> Unwatched {
+        Unwatched { store: MemoryStore::new(), may_begin: Arc::new(Semaphore::new(WATCHES)) }
     }
 
     fn begin_no_more(&self) {
@@ -42,32 +33,24 @@ impl Unwatched {
     }
 }
 
-impl LockStore for Unwatched {
-    type Watch = <MemoryStore as LockStore>::Watch;
-
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let denied = ranges
-            .iter()
-            .find(|read| matches!(read.range, KeyRange::Prefix(_)) && self.denies_prefixes);
-        if let Some(RangeRead { range, .. }) = denied {
-            return Err(StoreError::Denied { user: None, range: range.clone() });
-        }
-        pass(LATENCY).await;
-        self.store.read(ranges).await
+impl Faults for Unwatched {
+    fn store(&self) -> &MemoryStore {
+        &self.store
     }
 
-    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+    async fn before_read(&self, _: &[RangeRead]) -> Result<(), StoreError> {
         pass(LATENCY).await;
-        self.store.read_at(key, at).await
+        Ok(())
     }
 
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
+    async fn before_read_at(&self) -> Result<(), StoreError> {
+        pass(LATENCY).await;
+        Ok(())
+    }
+
+    async fn before_watch(&self, _: &[RangeWatch]) -> Result<(), StoreError> {
         self.may_begin.acquire().await.unwrap().forget();
-        self.store.watch(ranges).await
-    }
-
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
+        Ok(())
     }
 }
 
@@ -77,7 +60,7 @@ impl LockStore for Unwatched {
 #[tokio::test(start_paused = true)]
 async fn lock_renewed_fast_is_known_though_nothing_is_watched() {
     for templated in [false, true] {
-        play_with(Unwatched::new(false), options(), async |unwatched, source| {
+        play_faulty(Unwatched::new(), async |unwatched, source| {
             let store = &unwatched.store;
             let locks = template(source, "t/", Layout::Key);
             let held = store.put("t/1", "a");
@@ -122,7 +105,7 @@ async fn lock_renewed_fast_is_known_though_nothing_is_watched() {
 #[tokio::test(start_paused = true)]
 async fn holder_that_renewed_often_may_present_any_revision() {
     for others_between in [0, 5] {
-        play_with(Unwatched::new(false), options(), async |Unwatched { store, .. }, source| {
+        play_faulty(Unwatched::new(), async |Unwatched { store, .. }, source| {
             let ended = store.put("t/1", "b");
             let first = store.put("t/1", "a");
             for nth in 0..400 {
@@ -145,7 +128,7 @@ async fn holder_that_renewed_often_may_present_any_revision() {
 /// A store that stopped right after a start had a stale master told that nothing could be known.
 #[tokio::test(start_paused = true)]
 async fn lock_read_before_the_first_watch_refuses_stale_tokens() {
-    play_with(Unwatched::new(false), options(), async |Unwatched { store, .. }, source| {
+    play_faulty(Unwatched::new(), async |Unwatched { store, .. }, source| {
         let ended = store.put("t/1", "b");
         store.put("t/1", "a");
         let lock = load(&template(source, "t/", Layout::Key), "t/1").await;

@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyValue, LockSource, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch,
-    ReadAnswer, StoreError, Wanted, Watch, WatchNews,
+    LockSource, MemoryStore, MemoryWatch, RangeRead, StoreError, Wanted, Watch, WatchNews,
 };
-use fencepost_policy::{Layout, Revision};
+use fencepost_policy::Layout;
 use tokio::sync::Semaphore;
 
 use crate::world::{
-    MAX_AGE, SECOND, enter_now, glance, load, options, pass, play_with, template, tracked,
+    Faults, MAX_AGE, SECOND, enter_now, glance, load, pass, play_faulty, template, tracked,
 };
 
 /// A store that never shows its past, and the present of a lock only as long as a test lets it.
@@ -21,12 +20,7 @@ struct WithoutPast {
     store: MemoryStore,
     /// Reads of whole locks need one of these: there is one, or none.
     present: Arc<Semaphore>,
-    loses_news: Arc<AtomicBool>,
-}
-
-/// A watch of it, which may lose something.
-struct Lossy {
-    watch: MemoryWatch,
+    /// Whether its watches lose what happens.
     loses_news: Arc<AtomicBool>,
 }
 
@@ -49,10 +43,25 @@ impl WithoutPast {
     }
 }
 
-impl Watch for Lossy {
-    async fn next(&mut self) -> Result<WatchNews, StoreError> {
+impl Faults for WithoutPast {
+    fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    async fn before_read(&self, ranges: &[RangeRead]) -> Result<(), StoreError> {
+        if ranges.iter().any(|read| matches!(read.wanted, Wanted::All)) {
+            drop(self.present.acquire().await.unwrap());
+        }
+        Ok(())
+    }
+
+    async fn before_read_at(&self) -> Result<(), StoreError> {
+        std::future::pending().await
+    }
+
+    async fn news(&self, watch: &mut MemoryWatch) -> Result<WatchNews, StoreError> {
         loop {
-            let news = self.watch.next().await?;
+            let news = watch.next().await?;
             if !self.loses_news.load(Ordering::Relaxed) {
                 return Ok(news);
             }
@@ -60,33 +69,8 @@ impl Watch for Lossy {
     }
 }
 
-impl LockStore for WithoutPast {
-    type Watch = Lossy;
-
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let is_of_locks = ranges.iter().any(|read| matches!(read.wanted, Wanted::All));
-        let _turn = if is_of_locks { Some(self.present.acquire().await.unwrap()) } else { None };
-        self.store.read(ranges).await
-    }
-
-    async fn read_at(&self, _: &[u8], _: Revision) -> Result<Option<KeyValue>, StoreError> {
-        std::future::pending().await
-    }
-
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Lossy, StoreError> {
-        Ok(Lossy {
-            watch: self.store.watch(ranges).await?,
-            loses_news: Arc::clone(&self.loses_news),
-        })
-    }
-
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
-    }
-}
-
 async fn play(test: impl AsyncFnOnce(&WithoutPast, &LockSource)) {
-    play_with(WithoutPast::new(), options(), test).await;
+    play_faulty(WithoutPast::new(), test).await;
 }
 
 #[tokio::test(start_paused = true)]

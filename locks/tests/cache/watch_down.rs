@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_locks::{
-    KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Timing, TrackedLock,
+    LockSource, MemoryStore, RangeRead, RangeWatch, StoreError, Timing, TrackedLock,
 };
 use fencepost_policy::{FenceToken, Layout, Revision, Verdict};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with, template, track};
+use crate::world::{
+    Faults, MAX_AGE, SECOND, ask, glance, load, pass, play_faulty, template, track,
+};
 
 /// A store that begins watches only while they are let, and fails reads on command.
 #[derive(Clone)]
@@ -45,29 +46,23 @@ impl Held {
     }
 }
 
-impl LockStore for Held {
-    type Watch = <MemoryStore as LockStore>::Watch;
+impl Faults for Held {
+    fn store(&self) -> &MemoryStore {
+        &self.store
+    }
 
-    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+    async fn before_read(&self, _: &[RangeRead]) -> Result<(), StoreError> {
         pass(SECOND / 1000).await;
-        if self.fails_reads.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable("no leader".into()));
+        match self.fails_reads.load(Ordering::Relaxed) {
+            true => Err(StoreError::Unavailable("no leader".into())),
+            false => Ok(()),
         }
-        self.store.read(ranges).await
     }
 
-    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        self.store.read_at(key, at).await
-    }
-
-    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
+    async fn before_watch(&self, _: &[RangeWatch]) -> Result<(), StoreError> {
         let mut let_watches = self.watches.subscribe();
         let_watches.wait_for(|are_let| *are_let).await.expect("the store is there");
-        self.store.watch(ranges).await
-    }
-
-    async fn members(&self) -> Vec<Member> {
-        self.store.members().await
+        Ok(())
     }
 }
 
@@ -97,7 +92,7 @@ async fn held(
 #[tokio::test(start_paused = true)]
 async fn start_without_watch_is_not_ready_and_confirms() {
     for templated in [false, true] {
-        play_with(Held::new(), options(), async |held_store, source| {
+        play_faulty(Held::new(), async |held_store, source| {
             let (lock, old) = held(source, &held_store.store, templated).await;
             assert!(!source.ready(), "templated: {templated}");
             assert_eq!(glance(&lock, "a", old), "confirm");
@@ -123,7 +118,7 @@ async fn lost_watch_confirms_each_request_until_the_next() {
     for templated in [false, true] {
         let store = Held::new();
         store.let_watches(true);
-        play_with(store, options(), async |held_store, source| {
+        play_faulty(store, async |held_store, source| {
             let (lock, old) = held(source, &held_store.store, templated).await;
             assert_eq!(glance(&lock, "a", old), "admit", "templated: {templated}");
             held_store.lose_watch();
@@ -149,7 +144,7 @@ async fn watch_that_has_not_caught_up_admits_nobody() {
     let store = Held::new();
     store.let_watches(true);
     store.store.hold_watches();
-    play_with(store, options(), async |held_store, source| {
+    play_faulty(store, async |held_store, source| {
         let (lock, old) = held(source, &held_store.store, false).await;
         assert!(!source.ready());
         assert_eq!(glance(&lock, "a", old), "confirm");
@@ -166,7 +161,7 @@ async fn watch_that_has_not_caught_up_admits_nobody() {
 async fn added_lock_waits_for_a_watch_of_its_own() {
     let store = Held::new();
     store.let_watches(true);
-    play_with(store, options(), async |held_store, source| {
+    play_faulty(store, async |held_store, source| {
         let (first, held_first) = held(source, &held_store.store, false).await;
         held_store.let_watches(false);
         let at = held_store.store.put("t/2", "a");
@@ -197,7 +192,7 @@ async fn failing_reads_admit_by_cached_news_up_to_max_age() {
     for templated in [false, true] {
         let store = Held::new();
         store.let_watches(true);
-        play_with(store, options(), async |held_store, source| {
+        play_faulty(store, async |held_store, source| {
             let (lock, at) = held(source, &held_store.store, templated).await;
             let lost = Instant::now();
             held_store.fail_reads(true);
@@ -230,7 +225,7 @@ async fn failing_reads_admit_by_cached_news_up_to_max_age() {
 async fn first_failed_read_ends_all_waits() {
     let store = Held::new();
     store.let_watches(true);
-    play_with(store, options(), async |held_store, source| {
+    play_faulty(store, async |held_store, source| {
         let locks: Vec<_> =
             (0..200).map(|nth| track(source, &format!("lock/{nth}"), Layout::Key)).collect();
         let held: Vec<_> =

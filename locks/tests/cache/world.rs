@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    LockSource, LockSpec, LockStore, MemoryStore, RecordFormat, SourceOptions, TemplateSpec,
-    TemplatedLocks, Timing, TrackedLock,
+    KeyValue, LockSource, LockSpec, LockStore, Member, MemoryStore, MemoryWatch, RangeRead,
+    RangeWatch, ReadAnswer, RecordFormat, SourceOptions, StoreError, TemplateSpec, TemplatedLocks,
+    Timing, TrackedLock, Watch, WatchNews,
 };
 use fencepost_policy::{EnterError, FenceToken, Layout, LockKey, Revision, Verdict};
 use tokio::time::Instant;
@@ -37,6 +38,80 @@ pub(crate) async fn play_with<S: LockStore + Clone>(
         () = driver => panic!("the driver ended"),
         () = test(&store, &source) => {}
     }
+}
+
+/// What a store in memory does otherwise than it would. An error takes the place of the answer.
+pub(crate) trait Faults: Clone + 'static {
+    fn store(&self) -> &MemoryStore;
+
+    async fn before_read(&self, _: &[RangeRead]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// The answer is on its way.
+    async fn after_read(&self, _: &[RangeRead]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn before_read_at(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn before_watch(&self, _: &[RangeWatch]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// A watch has begun.
+    fn after_watch(&self) {}
+
+    /// The next that a watch tells.
+    async fn news(&self, watch: &mut MemoryWatch) -> Result<WatchNews, StoreError> {
+        watch.next().await
+    }
+}
+
+#[derive(Clone)]
+struct Faulty<F>(F);
+
+struct FaultyWatch<F>(F, MemoryWatch);
+
+impl<F: Faults> LockStore for Faulty<F> {
+    type Watch = FaultyWatch<F>;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        self.0.before_read(ranges).await?;
+        let answer = self.0.store().read(ranges).await;
+        self.0.after_read(ranges).await?;
+        answer
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        self.0.before_read_at().await?;
+        self.0.store().read_at(key, at).await
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<FaultyWatch<F>, StoreError> {
+        self.0.before_watch(ranges).await?;
+        let watch = self.0.store().watch(ranges).await?;
+        self.0.after_watch();
+        Ok(FaultyWatch(self.0.clone(), watch))
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        self.0.store().members().await
+    }
+}
+
+impl<F: Faults> Watch for FaultyWatch<F> {
+    async fn next(&mut self) -> Result<WatchNews, StoreError> {
+        self.0.news(&mut self.1).await
+    }
+}
+
+/// Runs a test beside the driver of a source over a store with faults.
+pub(crate) async fn play_faulty<F: Faults>(faults: F, test: impl AsyncFnOnce(&F, &LockSource)) {
+    play_with(Faulty(faults), options(), async |Faulty(faults), source| test(faults, source).await)
+        .await;
 }
 
 pub(crate) async fn pass(time: Duration) {

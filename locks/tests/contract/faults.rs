@@ -135,43 +135,29 @@ async fn next_event(watch: &mut EtcdWatch) -> String {
 }
 
 async fn each_member_may_be_paused(version: EtcdVersion) {
-    let cluster = cluster(version).await;
-    for index in 0..3 {
-        let mut endpoints = cluster.endpoints();
-        // The one to be paused is the one that is read and watched.
-        endpoints.rotate_left(index);
-        let store = store(&endpoints);
-        let leads = eventually("a leader", async || cluster.leader().await).await == index;
-        let others = writer(&[cluster.members[(index + 1) % 3].endpoint()]).await;
-        let known = transact(&others, vec![put("lock", "shard-1")]).await;
-        let mut running = watch(&store, after(known)).await;
-        cluster.members[index].pause().await;
-        let what = format!("etcd {version}, {} paused", if leads { "leader" } else { "follower" });
-        let (ended, ()) = tokio::join!(
-            watch_ends(&store, &mut running),
-            read_through(&store, &what, "shard-1", leads)
-        );
-        let (mut moved, took) = timed(watch(&store, after(known))).await;
-        println!("{what}: its watch ended after {ended:?}, another ran {took:?} later");
-        let revision = transact(&others, vec![put("lock", "shard-2")]).await;
-        assert_eq!(next_event(&mut moved).await, format!("lock=shard-2@{revision}"));
-        cluster.members[index].resume();
-        read_through(&store, &format!("{what} and resumed"), "shard-2", true).await;
-    }
+    each_member_may_be(version, "paused").await;
 }
 
 async fn each_member_may_be_killed(version: EtcdVersion) {
+    each_member_may_be(version, "killed").await;
+}
+
+async fn each_member_may_be(version: EtcdVersion, gone: &str) {
     let mut cluster = cluster(version).await;
     for index in 0..3 {
         let mut endpoints = cluster.endpoints();
+        // The one that goes is the one that is read and watched.
         endpoints.rotate_left(index);
         let store = store(&endpoints);
         let leads = eventually("a leader", async || cluster.leader().await).await == index;
         let others = writer(&[cluster.members[(index + 1) % 3].endpoint()]).await;
         let known = transact(&others, vec![put("lock", "shard-1")]).await;
         let mut running = watch(&store, after(known)).await;
-        cluster.members[index].kill();
-        let what = format!("etcd {version}, {} killed", if leads { "leader" } else { "follower" });
+        match gone {
+            "paused" => cluster.members[index].pause().await,
+            _ => cluster.members[index].kill(),
+        }
+        let what = format!("etcd {version}, {} {gone}", if leads { "leader" } else { "follower" });
         let (ended, ()) = tokio::join!(
             watch_ends(&store, &mut running),
             read_through(&store, &what, "shard-1", leads)
@@ -180,8 +166,11 @@ async fn each_member_may_be_killed(version: EtcdVersion) {
         println!("{what}: its watch ended after {ended:?}, another ran {took:?} later");
         let revision = transact(&others, vec![put("lock", "shard-2")]).await;
         assert_eq!(next_event(&mut moved).await, format!("lock=shard-2@{revision}"));
-        cluster.members[index].restart().await;
-        read_through(&store, &format!("{what} and restarted"), "shard-2", true).await;
+        match gone {
+            "paused" => cluster.members[index].resume(),
+            _ => cluster.members[index].restart().await,
+        }
+        read_through(&store, &format!("{what}, and back"), "shard-2", true).await;
     }
 }
 
@@ -309,9 +298,7 @@ async fn a_cluster_other_than_the_configured_one_is_not_believed(version: EtcdVe
 
 /// A relay to a member.
 async fn relay_to(member: &Etcd) -> (Relay, String) {
-    let target: SocketAddr =
-        member.endpoint().trim_start_matches("http://").parse().expect("an endpoint is an address");
-    let relay = Relay::start(target).await;
+    let relay = Relay::start(address(member)).await;
     let address = format!("http://{}", relay.address());
     (relay, address)
 }

@@ -24,7 +24,6 @@ macro_rules! every_version {
     };
 }
 
-mod apart;
 mod deadlines;
 mod faults;
 mod logins;

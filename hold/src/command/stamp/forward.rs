@@ -2,6 +2,7 @@
 //! connections.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,18 +28,18 @@ type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
 /// The way of requests to a proxy under a tenure.
 pub(super) struct Forwarder {
-    outlet: Outlet,
+    outlet: Arc<Outlet>,
     stamp: StampLayer,
     client: ProxyClient<Upload>,
 }
 
 impl Forwarder {
     pub(super) fn new(
-        outlet: &Outlet,
+        outlet: &Arc<Outlet>,
         stamp: StampLayer,
         standing: watch::Receiver<Standing>,
     ) -> Forwarder {
-        Forwarder { outlet: outlet.clone(), stamp, client: outlet.proxy().client(standing) }
+        Forwarder { outlet: Arc::clone(outlet), stamp, client: outlet.link.client(standing) }
     }
 
     /// Sends a request on with the tenure's headers.
@@ -62,7 +63,7 @@ impl Forwarder {
             }
             Err(error) => error,
         };
-        let proxy = self.outlet.proxy();
+        let proxy = &self.outlet.link;
         let why = match TlsRefusal::behind(&error) {
             Some(refusal) => {
                 self.outlet.complain(&format!("no TLS: {refusal}"));
@@ -89,7 +90,7 @@ impl Forwarder {
         } else {
             format!("/{target}")
         };
-        let address = &self.outlet.proxy().address;
+        let address = &self.outlet.link.address;
         head.uri = address.uri(&target).or_else(|_| address.uri("/")).expect("it is a path");
         let is_chunked = !body.is_end_stream() && body.size_hint().exact().is_none();
         if head.headers.contains_key(header::TRANSFER_ENCODING) {

@@ -22,7 +22,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 pub use file::ConfigFile;
 use file::Content;
 use files::{READ_TIMEOUT, first_looks};
-use locks::{first_reads, gated_elsewhere, keep_only, read_otherwise};
+use locks::{conflicts, first_reads, keep_only};
 use sources::{first_answers, try_detours};
 use turning::Earlier;
 
@@ -265,8 +265,7 @@ impl Reloader {
                 config.places.problem(&change.what, text).to_string()
             })
             .collect();
-        problems.extend(read_otherwise(&old, &config).await);
-        problems.extend(gated_elsewhere(&old, &self.earlier, &config).await);
+        problems.extend(conflicts(&old, &self.earlier, &config).await);
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -292,7 +291,7 @@ impl Reloader {
         first_looks(&old.config, &config).await?;
         let (process, places) = (Arc::clone(&old.process), config.places.clone());
         let prepared = match PreparedGeneration::new(config, generation, process) {
-            Ok(new) => make_ready(old, new).await,
+            Ok(new) => self.make_ready(old, new).await,
             Err(error) => {
                 let key = match &error {
                     GenerationError::AccessLog(_) => Some("access_log.path".to_owned()),
@@ -319,6 +318,19 @@ impl Reloader {
         prepared
     }
 
+    /// What has to be so before requests come under it.
+    async fn make_ready(
+        &self,
+        old: &Generation,
+        new: PreparedGeneration,
+    ) -> Result<PreparedGeneration, Vec<String>> {
+        make_readable(old, &new).await?;
+        make_remembered(&new).await?;
+        // Once more: meanwhile requests have asked for locks that nobody had asked for before.
+        let problems = conflicts(old, &self.earlier, &new.config).await;
+        if problems.is_empty() { Ok(new) } else { Err(problems) }
+    }
+
     fn put(&mut self, old: &Arc<Generation>, mut new: Generation) {
         self.earlier.bar_what_was_let_past(old, &mut new);
         let new = Arc::new(new);
@@ -339,18 +351,6 @@ async fn make_readable(old: &Generation, new: &PreparedGeneration) -> Result<(),
     new.process.sources.follow(&new.config);
     first_reads(old, new).await?;
     first_answers(old, new).await
-}
-
-/// What has to be so before requests come under it.
-async fn make_ready(
-    old: &Generation,
-    new: PreparedGeneration,
-) -> Result<PreparedGeneration, Vec<String>> {
-    make_readable(old, &new).await?;
-    make_remembered(&new).await?;
-    // Once more: meanwhile requests have asked for locks that nobody had asked for before.
-    let problems = read_otherwise(old, &new.config).await;
-    if problems.is_empty() { Ok(new) } else { Err(problems) }
 }
 
 /// Has what `new` lets past unjudged remembered, before any of it comes.

@@ -15,11 +15,12 @@ mod timeline;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_policy::LockKey;
 use http::{HeaderMap, Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::active_config::ActiveConfig;
@@ -36,8 +37,9 @@ use crate::tenure_log::RECORD_TIMEOUT;
 
 pub use answers::{AdminAnswer, AdminBody};
 pub(crate) use locks::lock_json;
+pub(crate) use streams::STREAMS_MAX;
 
-use answers::{answer, text};
+use answers::{answer, text, whole};
 use locks::spellings;
 use paths::{INDEX, accepted_source, cleared_lock};
 
@@ -54,8 +56,8 @@ pub struct Admin {
     pub connections: OpenConnections,
     /// What has happened.
     pub observations: Arc<Observations>,
-    /// How many clients listen to streams of events.
-    pub streams: Arc<AtomicUsize>,
+    /// A permit for each client that may still listen to a stream of events.
+    pub streams: Arc<Semaphore>,
     /// What changes the log, if there is one.
     pub log: Option<LogControl>,
     /// Has the configuration read again.
@@ -70,7 +72,7 @@ impl Admin {
     ) -> Result<AdminAnswer, Infallible> {
         let form = AnswerForm::of(request.method(), request.headers());
         let answered = contained(self.answer(request)).await;
-        answered.unwrap_or_else(|Panicked| Ok(Failure::Internal.answer(form).map(AdminBody::whole)))
+        answered.unwrap_or_else(|Panicked| Ok(Failure::Internal.answer(form).map(whole)))
     }
 
     /// Answers a request.
@@ -91,7 +93,7 @@ impl Admin {
             return Ok(self.post(path, query).await);
         }
         Ok(match dashboard::answer(path, request.headers()) {
-            Some(page) => page.map(AdminBody::whole),
+            Some(page) => page.map(whole),
             None => self.get(path, query, request.headers()),
         })
     }
@@ -297,9 +299,11 @@ impl Admin {
         let access_lines = self.generation.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
         match metrics.text(&self.generation.config, &readings) {
-            Ok(metrics) => {
-                answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics)
-            }
+            Ok(metrics) => answer(
+                StatusCode::OK,
+                "text/plain; version=0.0.4; charset=utf-8",
+                whole(metrics.into()),
+            ),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
     }

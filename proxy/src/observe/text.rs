@@ -8,7 +8,7 @@ use http::Method;
 use smol_str::SmolStr;
 
 /// The longest owner that is shown, in bytes.
-pub(super) const OWNER_MAX: usize = 256;
+const OWNER_MAX: usize = 256;
 
 /// The longest method that is shown, in bytes: those that are registered have up to 17.
 const METHOD_MAX: usize = 32;
@@ -33,14 +33,6 @@ pub fn shown_owner(owner: &[u8]) -> SmolStr {
 pub fn owner_in_words(owner: impl Display) -> String {
     let owner = owner.to_string();
     if owner.is_empty() { r#""""#.to_owned() } else { owner }
-}
-
-/// Whether that owner is shown so.
-pub(super) fn is_shown_as(owner: &[u8], shown: &str) -> bool {
-    // Most are shown as they are.
-    owner == shown.as_bytes()
-        || (owner.len() > OWNER_MAX || !owner.iter().all(u8::is_ascii_graphic))
-            && shown_owner(owner) == shown
 }
 
 /// A method, as it is shown: as an owner, but cut at 32 bytes.

@@ -17,7 +17,6 @@ mod entry;
 mod error;
 mod frame;
 mod journal;
-mod queue;
 mod remembered;
 mod writer;
 

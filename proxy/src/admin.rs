@@ -27,7 +27,6 @@ use crate::active_config::ActiveConfig;
 use crate::dashboard;
 use crate::generation::Generation;
 use crate::logging::LogControl;
-use crate::metrics::SourceReading;
 use crate::observe::Observations;
 use crate::panics::{self, Panicked, contained};
 use crate::refusal::{AnswerForm, Failure};
@@ -275,19 +274,8 @@ impl Admin {
 
     fn metrics(&self) -> AdminAnswer {
         let now = Instant::now();
-        let readings = self.generation.sources.iter().map(|source| {
-            let status = source.status(now);
-            let reading = SourceReading {
-                up: status.up,
-                age_seconds: status.age.map_or(f64::INFINITY, |age| age.as_secs_f64()),
-                watch_restarts: status.watch_restarts,
-                tracked_locks: (status.static_locks + status.templated_locks) as u64,
-                tenures: status.tenures,
-                regressed: status.distrusted_through.is_some(),
-            };
-            (source.name(), reading)
-        });
-        let readings: Vec<_> = readings.collect();
+        let sources = self.generation.sources.iter();
+        let sources: Vec<_> = sources.map(|source| (source.name(), source.status(now))).collect();
         let metrics = &self.generation.process.metrics;
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
@@ -298,7 +286,7 @@ impl Admin {
         let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
         let access_lines = self.generation.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
-        match metrics.text(&self.generation.config, &readings) {
+        match metrics.text(&self.generation.config, &sources) {
             Ok(metrics) => answer(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8",

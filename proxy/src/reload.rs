@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::{Config, Difference};
+use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
@@ -30,9 +31,8 @@ use crate::access_log::AccessLog;
 use crate::active_config::{ActiveConfig, ActiveConfigSwitch};
 use crate::generation::{Generation, GenerationError, PreparedGeneration};
 use crate::lock_sources::SourcesError;
-use crate::metrics::ReloadOutcome;
 use crate::service_manager::ServiceManager;
-use crate::signals::{Signals, Strangers};
+use crate::signals::Signals;
 use crate::tenure_log::RECORD_TIMEOUT;
 
 /// How often the file is looked at.
@@ -53,23 +53,26 @@ pub enum Origin {
     File(ConfigFile),
 }
 
-/// The signals that ask for a reload, and those that other proxies take for one.
+/// SIGHUP, which asks for a reload, and the signals that other proxies take for something: to drain,
+/// or to open logs anew. What they do by default would end the process at once.
 pub struct ReloadSignals {
     hangups: Signals,
-    strangers: Strangers,
+    usr1: Signals,
+    usr2: Signals,
 }
 
 impl ReloadSignals {
     /// Listens for them: from now on none ends the process. One that comes before there is a
     /// [`Reloader`] is heard by it.
     pub fn listen(origin: &Origin) -> ReloadSignals {
-        match origin {
-            Origin::Program => {
-                ReloadSignals { hangups: Signals::none(), strangers: Strangers::none() }
-            }
-            Origin::Flags | Origin::File(_) => {
-                ReloadSignals { hangups: Signals::hangups(), strangers: Strangers::listen() }
-            }
+        let listen = |kind| match origin {
+            Origin::Program => Signals::none(),
+            Origin::Flags | Origin::File(_) => Signals::listen(kind),
+        };
+        ReloadSignals {
+            hangups: listen(SignalKind::hangup()),
+            usr1: listen(SignalKind::user_defined1()),
+            usr2: listen(SignalKind::user_defined2()),
         }
     }
 }
@@ -161,9 +164,8 @@ impl Reloader {
         loop {
             tokio::select! {
                 () = self.signals.hangups.next() => drop(self.reload_now("SIGHUP").await),
-                signal = self.signals.strangers.next() => {
-                    tracing::warn!("{signal} means nothing here: SIGHUP reloads and opens the access log anew, SIGTERM drains and ends");
-                }
+                () = self.signals.usr1.next() => warn_of("SIGUSR1"),
+                () = self.signals.usr2.next() => warn_of("SIGUSR2"),
                 Some(answer) = self.asked.recv() => {
                     let outcome = self.reload_now("the operator").await;
                     let _ = answer.send(outcome); // Who asked may be gone.
@@ -219,15 +221,14 @@ impl Reloader {
     fn conclude(&self, cause: &str, outcome: Outcome) -> Outcome {
         let in_force = self.in_force.now();
         let metrics = &in_force.process.metrics;
+        metrics.reloaded(outcome.name());
         match &outcome {
             Outcome::Applied { generation, difference } => {
                 tracing::info!(cause, generation, changed = %difference, "configuration reloaded");
-                metrics.reloaded(ReloadOutcome::Applied);
                 metrics.set_config(*generation, SystemTime::now());
             }
             Outcome::Unchanged { generation } => {
                 tracing::info!(cause, generation, "configuration unchanged");
-                metrics.reloaded(ReloadOutcome::Unchanged);
                 metrics.set_config(*generation, SystemTime::now());
             }
             Outcome::Rejected(problems) => {
@@ -238,7 +239,6 @@ impl Reloader {
                     generation,
                     "configuration not reloaded: what was in force stays"
                 );
-                metrics.reloaded(ReloadOutcome::Rejected);
             }
         }
         self.manager.ready();
@@ -344,6 +344,12 @@ impl Reloader {
     }
 }
 
+fn warn_of(signal: &str) {
+    tracing::warn!(
+        "{signal} means nothing here: SIGHUP reloads and opens the access log anew, SIGTERM drains and ends"
+    );
+}
+
 /// Has sources reached as `new` says, if its locks can be read in that way and those that are new
 /// answer.
 async fn make_readable(old: &Generation, new: &PreparedGeneration) -> Result<(), Vec<String>> {
@@ -360,6 +366,17 @@ async fn make_remembered(new: &PreparedGeneration) -> Result<(), Vec<String>> {
     match outcome {
         Ok(written) => written.map_err(|error| vec![format!("{:#}", anyhow::Error::new(error))]),
         Err(_) => Err(vec![format!("the state_dir was not written to within {RECORD_TIMEOUT:?}")]),
+    }
+}
+
+impl Outcome {
+    /// As metrics name it.
+    fn name(&self) -> &'static str {
+        match self {
+            Outcome::Applied { .. } => "applied",
+            Outcome::Unchanged { .. } => "unchanged",
+            Outcome::Rejected(_) => "rejected",
+        }
     }
 }
 

@@ -295,7 +295,7 @@ impl Reloader {
             Err(error) => {
                 let key = match &error {
                     GenerationError::AccessLog(_) => Some("access_log.path".to_owned()),
-                    GenerationError::Source(SourcesError::InUse { name }) => {
+                    GenerationError::Source(SourcesError::AnotherStore { name }) => {
                         Some(format!("source.{name}"))
                     }
                     GenerationError::Source(_)

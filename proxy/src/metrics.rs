@@ -23,7 +23,6 @@ pub use requests::{Counted, RequestCounts};
 pub use route::{OneMore, RouteMetrics};
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
-use crate::observe::lately::Refusals;
 use crate::server::Closing;
 
 /// Every metric of the process.
@@ -164,12 +163,6 @@ impl Metrics {
             tls: TlsMetrics::new(&made)?,
             registry,
         })
-    }
-
-    /// How many requests were refused, or would have been, since the start, on all routes there
-    /// were.
-    pub fn refused(&self) -> Refusals {
-        self.requests.refused()
     }
 
     /// Notes which configuration is in force, and that its file was right at that time.

@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::decision::DecisionIds;
 
@@ -150,7 +151,9 @@ impl Observations {
         // Tenures come first: refusals are counted on their bars.
         tenures.into_iter().for_each(|news| book.timeline.tenure(news));
         waits.into_iter().for_each(|wait| book.timeline.wait(wait));
+        let now = Instant::now();
         for decision in decisions {
+            book.lately.note(now, decision.outcome);
             book.shadow.note(&decision);
             book.timeline.refused(&decision);
             book.decisions.push(decision);

@@ -261,12 +261,7 @@ impl Running<'_> {
         };
         let collecting = async || match &process.observations {
             Some(observations) => {
-                collector::keep_collecting(
-                    observations,
-                    || process.sources.all(),
-                    || process.metrics.refused(),
-                )
-                .await;
+                collector::keep_collecting(observations, || process.sources.all()).await;
             }
             None => std::future::pending().await,
         };

@@ -7,20 +7,14 @@ use fencepost_locks::{LockSource, SourceStatus};
 use fencepost_policy::LockKey;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::lately::Refusals;
 use super::timeline::Trouble;
 use super::{COLLECT_PERIOD, Observations, TenureNews};
 
-/// How often it is looked at how the sources are, and how much has been refused.
+/// How often it is looked at how the sources are.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Collects for as long as it is polled, so that nothing is lost while nobody looks. `refused` is
-/// what has been counted since the start.
-pub async fn keep_collecting(
-    observations: &Observations,
-    sources: impl Fn() -> Vec<LockSource>,
-    refused: impl Fn() -> Refusals,
-) {
+/// Collects for as long as it is polled, so that nothing is lost while nobody looks.
+pub async fn keep_collecting(observations: &Observations, sources: impl Fn() -> Vec<LockSource>) {
     let mut ticks = interval(COLLECT_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut look_due = Instant::now();
@@ -30,7 +24,6 @@ pub async fn keep_collecting(
         collect(observations, &sources);
         if now >= look_due {
             look_due = now + LOOK_PERIOD;
-            observations.look(|book| book.lately.note(now, refused()));
             look_at(observations, &sources);
         }
     }

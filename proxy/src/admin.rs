@@ -85,7 +85,7 @@ impl Admin {
             return Ok(text(StatusCode::FORBIDDEN, format!("{refused}\n")));
         }
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-        if let Err(refused) = paths::check(request.method(), path, query) {
+        if let Err(refused) = paths::check(request.method(), path) {
             return Ok(refused);
         }
         if *request.method() == Method::POST {
@@ -256,10 +256,7 @@ impl Admin {
 
     fn set_log(&self, query: &str) -> AdminAnswer {
         let Some(log) = &self.log else { return self.log() };
-        let parameters = form_urlencoded::parse(query.as_bytes());
-        let filter =
-            parameters.into_iter().find_map(|(name, value)| (name == "filter").then_some(value));
-        let Some(filter) = filter else {
+        let Some(filter) = paths::parameter(query, "filter") else {
             return text(
                 StatusCode::BAD_REQUEST,
                 "?filter= is missing, like ?filter=info,fencepost=debug\n".to_owned(),

@@ -43,8 +43,11 @@ impl Admin {
 #[derive(Clone)]
 struct Rows {
     observations: Arc<Observations>,
-    context: Arc<dyn Fn(&str, &LockKey) -> RowContext + Send + Sync>,
+    context: Arc<Context>,
 }
+
+/// What a row does not know by itself, by its source and lock.
+type Context = dyn Fn(&str, &LockKey) -> RowContext + Send + Sync;
 
 impl Rows {
     /// Of these locks, as they are when they are asked for.

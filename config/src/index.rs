@@ -10,7 +10,7 @@ use crate::prefixes::Prefixes;
 use crate::route::Route;
 
 /// The routes of a configuration, to find those that take all of what others take.
-pub struct CoverIndex<'r> {
+pub(crate) struct CoverIndex<'r> {
     routes: Vec<&'r Route>,
     /// Those that any requests reach. Whatever the others take is taken by one of these, which is
     /// asked first.
@@ -19,7 +19,7 @@ pub struct CoverIndex<'r> {
 
 impl<'r> CoverIndex<'r> {
     /// Of these, in the order in which they are asked.
-    pub fn new(routes: impl IntoIterator<Item = &'r Route>) -> CoverIndex<'r> {
+    pub(crate) fn new(routes: impl IntoIterator<Item = &'r Route>) -> CoverIndex<'r> {
         let mut index = CoverIndex { routes: Vec::new(), reached: Prefixes::default() };
         for (number, route) in routes.into_iter().enumerate() {
             if index.first_that_takes_all_of(route).is_none() {
@@ -32,7 +32,7 @@ impl<'r> CoverIndex<'r> {
 
     /// The first of them past which no request gets that the route takes, if it is asked before
     /// that: see [`Route::takes_all_of`].
-    pub fn first_that_takes_all_of(&self, route: &Route) -> Option<usize> {
+    pub(crate) fn first_that_takes_all_of(&self, route: &Route) -> Option<usize> {
         self.first_taking(route.host.as_deref(), &route.path)
     }
 
@@ -43,28 +43,6 @@ impl<'r> CoverIndex<'r> {
     }
 }
 
-/// Routes, to find those that take some of what others take.
-pub struct OverlapIndex<'r> {
-    routes: Vec<&'r Route>,
-    prefixes: Prefixes,
-}
-
-impl<'r> OverlapIndex<'r> {
-    /// Of these, in that order.
-    pub fn new(routes: impl IntoIterator<Item = &'r Route>) -> OverlapIndex<'r> {
-        let (routes, mut prefixes) = (Vec::from_iter(routes), Prefixes::default());
-        for (number, route) in routes.iter().enumerate() {
-            prefixes.insert(number, &route.path.beginning());
-        }
-        OverlapIndex { routes, prefixes }
-    }
-
-    /// The numbers of those that may have a request in common with the route, in order: see
-    /// [`Route::overlaps`].
-    pub fn overlapping(&self, route: &Route) -> impl Iterator<Item = usize> {
-        let candidates = self.prefixes.alike(&route.path.beginning());
-        candidates.into_iter().filter(|number| self.routes[*number].overlaps(route))
-    }
 }
 
 /// Locks by their keys. Of those of one source that have the same keys, it finds the first.

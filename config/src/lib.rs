@@ -50,7 +50,7 @@ pub use config::Config;
 pub use difference::{Change, Difference};
 pub use flags::Flags;
 pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};
-pub use index::{CoverIndex, LockIndex, OverlapIndex};
+pub use index::LockIndex;
 pub use limits::Limits;
 pub use listening::{Admin, Listener};
 pub use lock::{Lock, Record};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencepost_config::{Limits, Upstream};
 use tokio::sync::watch;
 
-use crate::decision::{DecisionIds, Sample, WallClock};
+use crate::decision::{DecisionIds, Sample};
 use crate::generation::Generation;
 use crate::metrics::RequestCounts;
 use crate::server::ThreadContext;
@@ -119,8 +119,6 @@ pub struct ThreadShare {
     pub decisions: Rc<DecisionIds>,
     /// Which admissions are recorded.
     pub sample: Sample,
-    /// Tells when decisions were made.
-    pub wall_clock: WallClock,
     /// The number of the thread.
     pub thread: usize,
     /// Runs what outlives its request.
@@ -173,7 +171,6 @@ impl ThreadShare {
             unrouted_counts,
             decisions,
             sample,
-            wall_clock: WallClock::default(),
             thread: thread.index,
             background: thread.background,
             generation,

@@ -15,18 +15,18 @@ mod timeline;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_policy::LockKey;
 use http::{HeaderMap, Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::active_config::ActiveConfig;
 use crate::dashboard;
 use crate::generation::Generation;
 use crate::logging::LogControl;
-use crate::metrics::SourceReading;
 use crate::observe::Observations;
 use crate::panics::{self, Panicked, contained};
 use crate::refusal::{AnswerForm, Failure};
@@ -36,8 +36,9 @@ use crate::tenure_log::RECORD_TIMEOUT;
 
 pub use answers::{AdminAnswer, AdminBody};
 pub(crate) use locks::lock_json;
+pub(crate) use streams::STREAMS_MAX;
 
-use answers::{answer, text};
+use answers::{answer, text, whole};
 use locks::spellings;
 use paths::{INDEX, accepted_source, cleared_lock};
 
@@ -54,8 +55,8 @@ pub struct Admin {
     pub connections: OpenConnections,
     /// What has happened.
     pub observations: Arc<Observations>,
-    /// How many clients listen to streams of events.
-    pub streams: Arc<AtomicUsize>,
+    /// A permit for each client that may still listen to a stream of events.
+    pub streams: Arc<Semaphore>,
     /// What changes the log, if there is one.
     pub log: Option<LogControl>,
     /// Has the configuration read again.
@@ -72,7 +73,7 @@ impl Admin {
     ) -> Result<AdminAnswer, Infallible> {
         let form = AnswerForm::of(request.method(), request.headers());
         let answered = contained(self.answer(request)).await;
-        answered.unwrap_or_else(|Panicked| Ok(Failure::Internal.answer(form).map(AdminBody::whole)))
+        answered.unwrap_or_else(|Panicked| Ok(Failure::Internal.answer(form).map(whole)))
     }
 
     /// Answers a request.
@@ -86,14 +87,14 @@ impl Admin {
             return Ok(text(StatusCode::FORBIDDEN, format!("{refused}\n")));
         }
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-        if let Err(refused) = paths::check(request.method(), path, query) {
+        if let Err(refused) = paths::check(request.method(), path) {
             return Ok(refused);
         }
         if *request.method() == Method::POST {
             return Ok(self.post(path, query).await);
         }
         Ok(match dashboard::answer(path, request.headers()) {
-            Some(page) => page.map(AdminBody::whole),
+            Some(page) => page.map(whole),
             None => self.get(path, query, request.headers()),
         })
     }
@@ -257,10 +258,7 @@ impl Admin {
 
     fn set_log(&self, query: &str) -> AdminAnswer {
         let Some(log) = &self.log else { return self.log() };
-        let parameters = form_urlencoded::parse(query.as_bytes());
-        let filter =
-            parameters.into_iter().find_map(|(name, value)| (name == "filter").then_some(value));
-        let Some(filter) = filter else {
+        let Some(filter) = paths::parameter(query, "filter") else {
             return text(
                 StatusCode::BAD_REQUEST,
                 "?filter= is missing, like ?filter=info,fencepost=debug\n".to_owned(),
@@ -275,19 +273,8 @@ impl Admin {
 
     fn metrics(&self) -> AdminAnswer {
         let now = Instant::now();
-        let readings = self.generation.sources.iter().map(|source| {
-            let status = source.status(now);
-            let reading = SourceReading {
-                up: status.up,
-                age_seconds: status.age.map_or(f64::INFINITY, |age| age.as_secs_f64()),
-                watch_restarts: status.watch_restarts,
-                tracked_locks: (status.static_locks + status.templated_locks) as u64,
-                tenures: status.tenures,
-                regressed: status.distrusted_through.is_some(),
-            };
-            (source.name(), reading)
-        });
-        let readings: Vec<_> = readings.collect();
+        let sources = self.generation.sources.iter();
+        let sources: Vec<_> = sources.map(|source| (source.name(), source.status(now))).collect();
         let metrics = &self.generation.process.metrics;
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
@@ -298,10 +285,12 @@ impl Admin {
         let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
         let access_lines = self.generation.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
-        match metrics.text(&self.generation.config, &readings) {
-            Ok(metrics) => {
-                answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics)
-            }
+        match metrics.text(&self.generation.config, &sources) {
+            Ok(metrics) => answer(
+                StatusCode::OK,
+                "text/plain; version=0.0.4; charset=utf-8",
+                whole(metrics.into()),
+            ),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
     }

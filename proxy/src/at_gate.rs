@@ -13,9 +13,9 @@ use fencepost_policy::{Rejection, Revision};
 use tokio::time::Instant;
 
 use crate::metrics::OneMore;
+use crate::observe::Wait;
 use crate::observe::text::shown_owner;
 use crate::observe::timeline::WaitStep;
-use crate::observe::{Event, Wait};
 use crate::recording::{Answer, Subject};
 use crate::request_context::RequestContext;
 
@@ -174,7 +174,7 @@ impl NotedWait {
         let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
         let began =
             WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
-        let is_noted = observations.note(context.share.thread, || wait(claim, began));
+        let is_noted = observations.note_wait(wait(claim, began));
         is_noted.then(|| NotedWait {
             context: Rc::clone(context),
             claim: claim.clone(),
@@ -185,16 +185,13 @@ impl NotedWait {
 
 impl Drop for NotedWait {
     fn drop(&mut self) {
-        let share = &self.context.share;
-        let observations = share.generation.process.observations.iter();
-        observations.for_each(|observations| {
-            observations.note_end(share.thread, wait(&self.claim, self.end))
-        });
+        let observations = self.context.share.generation.process.observations.iter();
+        observations.for_each(|observations| observations.note_end(wait(&self.claim, self.end)));
     }
 }
 
-fn wait(Claim { token, lock }: &Claim, step: WaitStep) -> Event {
-    Event::Wait(Box::new(Wait {
+fn wait(Claim { token, lock }: &Claim, step: WaitStep) -> Wait {
+    Wait {
         at: SystemTime::now(),
         source: lock.source().into(),
         lock: lock.key().clone(),
@@ -202,5 +199,5 @@ fn wait(Claim { token, lock }: &Claim, step: WaitStep) -> Event {
         owner: shown_owner(token.owner.as_bytes()),
         revision: token.revision,
         step,
-    }))
+    }
 }

@@ -101,7 +101,7 @@ pub fn answer(path: &str, asked: &HeaderMap) -> Option<Response<Bytes>> {
 }
 
 /// Whether `Accept` (`text/html, */*;q=0.8`) names that kind, and does not turn it down.
-fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
+pub(crate) fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|item| {
         let (name, parameters) = item.split_once(';').unwrap_or((item, ""));

@@ -7,7 +7,6 @@
 mod client;
 mod lock;
 mod narrator;
-mod network;
 mod proxy;
 mod stay;
 mod story;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::bail;
 use fencepost_config::{Config, Freshness, Lock, OnUnavailable, Route};
 use fencepost_locks::{LockDescription, LockSource, Timing, TrackedLock};
-use fencepost_policy::{FenceToken, Layout, LockKey, Rejection, Revision, Verdict};
+use fencepost_policy::{FenceToken, LockKey, Rejection, Revision, Verdict};
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -45,9 +45,8 @@ pub struct Asked<'c> {
 
 /// An answer.
 #[derive(Debug, Clone)]
-pub struct Explanation {
-    route: String,
-    mode: &'static str,
+pub struct Explanation<'c> {
+    route: &'c Route,
     presented: Presented,
     /// The lock, as the store has it; `None` if nothing guards the route, or if it could not be
     /// read.
@@ -58,12 +57,6 @@ pub struct Explanation {
     hint: Option<String>,
     /// What enforcing the route would come to.
     verdict: Result<(), Rejection>,
-    status: Option<u16>,
-    /// Where nothing can be said of the lock, the request goes on, because the route's operator
-    /// says so.
-    admits_unverified: bool,
-    /// With these it would go on whatever it presents.
-    exempt_methods: Vec<Method>,
 }
 
 impl<'c> Asked<'c> {
@@ -84,20 +77,16 @@ impl<'c> Asked<'c> {
     ///
     /// # Errors
     /// If the store can't be asked, such as for lack of a file.
-    pub async fn answer(self) -> anyhow::Result<Explanation> {
+    pub async fn answer(self) -> anyhow::Result<Explanation<'c>> {
         let Asked { config, index, named, presented } = self;
         let route = &config.routes[index];
         let mut explanation = Explanation {
-            route: route.name.clone(),
-            mode: route.mode.name(),
+            route,
             verdict: presented.token.as_ref().map(drop).map_err(|reason| *reason),
             presented,
             lock: None,
             cause: None,
             hint: None,
-            status: None,
-            admits_unverified: route.on_unavailable == OnUnavailable::DangerousAdmit,
-            exempt_methods: route.exempt_methods.clone(),
         };
         match named {
             None => explanation.verdict = Ok(()),
@@ -132,9 +121,6 @@ impl<'c> Asked<'c> {
                 }
             }
         }
-        let refused = explanation.verdict.err();
-        explanation.status =
-            refused.map(|reason| statuses(reason, route.stale_status.status()).0.as_u16());
         Ok(explanation)
     }
 }
@@ -204,25 +190,27 @@ fn judge(
     }
 }
 
-impl Explanation {
+impl Explanation<'_> {
+    /// What a refusal is answered with.
+    fn status(&self) -> Option<u16> {
+        let stale_status = self.route.stale_status.status();
+        self.verdict.err().map(|reason| statuses(reason, stale_status).0.as_u16())
+    }
+
+    /// Whether the request goes on where nothing can be said of the lock, because the route's
+    /// operator says so.
+    fn is_let_past(&self) -> bool {
+        self.route.on_unavailable == OnUnavailable::DangerousAdmit
+            && self.verdict == Err(Rejection::Unverifiable)
+    }
+
     /// As JSON, for programs.
     pub fn to_json(&self) -> Value {
-        let Explanation {
-            route,
-            mode,
-            presented,
-            lock,
-            cause,
-            hint,
-            verdict,
-            status,
-            admits_unverified,
-            exempt_methods,
-        } = self;
+        let Explanation { route, presented, lock, cause, hint, verdict } = self;
         let Presented { owner, revision, proof, token: _ } = presented;
         json!({
-            "route": route,
-            "mode": mode,
+            "route": route.name,
+            "mode": route.mode.name(),
             "owner": owner,
             // As in the decisions of a proxy.
             "revision": revision.parse::<Revision>().ok().map(Revision::get),
@@ -232,24 +220,24 @@ impl Explanation {
             "verdict": if verdict.is_ok() { "admit" } else { "reject" },
             "reason": verdict.err().map_or("none", Rejection::code),
             "action": verdict.err().map(|reason| reason.action().name()),
-            "status": status,
+            "status": self.status(),
             "cause": cause,
             "hint": hint,
-            "exempt_methods": exempt_methods.iter().map(Method::as_str).collect::<Vec<_>>(),
-            "let_past": *admits_unverified && *verdict == Err(Rejection::Unverifiable),
+            "exempt_methods": route.exempt_methods.iter().map(Method::as_str).collect::<Vec<_>>(),
+            "let_past": self.is_let_past(),
         })
     }
 
     /// What follows from the verdict in the mode that the route is in.
     fn consequence(&self) -> String {
-        match (self.mode, self.verdict, self.status) {
+        match (self.route.mode.name(), self.verdict, self.status()) {
             ("off", ..) => "forwarded: the route is off, and no token is looked at".to_owned(),
             ("shadow", Err(reason), Some(status)) => {
                 format!(
                     "forwarded, since the route is in shadow mode; enforced, it would be refused: {status} {reason}"
                 )
             }
-            (_, Err(Rejection::Unverifiable), _) if self.admits_unverified => {
+            _ if self.is_let_past() => {
                 "forwarded unjudged: nothing can be said of the lock, and on_unavailable is dangerous_admit".to_owned()
             }
             (_, Err(reason), Some(status)) => format!("refused: {status} {reason}"),
@@ -258,59 +246,23 @@ impl Explanation {
         }
     }
 
-    /// Why, with the numbers: for operators, who may know who holds the lock. `None`: what the
-    /// sender is told has it all.
-    fn why(&self) -> Option<String> {
+    /// What the verdict is about, beside the lock.
+    fn why(&self) -> String {
         let claimed = self.presented.owner.as_ref().map(owner_in_words);
-        let claimed = claimed.as_deref();
-        if let Some(cause) = &self.cause {
-            return Some(format!("The lock store was asked, and {cause}."));
+        let revision = &self.presented.revision;
+        match (&self.cause, self.verdict) {
+            (Some(cause), _) => format!("The lock store was asked, and {cause}."),
+            (None, Err(Rejection::IdentityMismatch)) => unproved(claimed.as_deref()),
+            (None, _) if self.lock.is_some() => {
+                let owner = claimed.unwrap_or_else(|| "nobody".to_owned());
+                format!("The request presents revision {revision} of {owner}.")
+            }
+            (None, Ok(())) => "Nothing guards the route.".to_owned(),
+            (None, Err(_)) => {
+                "The request names no lock (--lock), as it has to where the route says from_header."
+                    .to_owned()
+            }
         }
-        let Some(lock) = &self.lock else {
-            return Some(match self.verdict {
-                Ok(()) => "Nothing guards the route.".to_owned(),
-                Err(Rejection::IdentityMismatch) => unproved(claimed),
-                Err(_) => {
-                    "The request names no lock (--lock), as it has to where the route says from_header.".to_owned()
-                }
-            });
-        };
-        let presented =
-            format!("revision {} of {}", self.presented.revision, claimed.unwrap_or("nobody"));
-        let holder = lock.holder.as_ref();
-        let (owner, first, last) = match holder {
-            // Any revision since the holder's first names it.
-            Some((owner, first, last)) if lock.layout == Layout::Mutex => {
-                (owner_in_words(owner), first.get(), lock.as_of.unwrap_or(*last).get())
-            }
-            Some((owner, first, last)) => (owner_in_words(owner), first.get(), last.get()),
-            None => ("nobody".to_owned(), 0, 0),
-        };
-        Some(match self.verdict {
-            Ok(()) => format!("{presented} is within the present tenure, {first} to {last}."),
-            Err(Rejection::IdentityMismatch) => unproved(claimed),
-            Err(Rejection::ReplayedTenure) => {
-                format!(
-                    "{presented} is older than the present tenure of the same owner, which began at {first}."
-                )
-            }
-            Err(Rejection::StaleTenure) => {
-                format!("{presented} is older than the tenure of {owner}, which began at {first}.")
-            }
-            Err(Rejection::NotOwner) => {
-                format!("{presented} is within the tenure of {owner}, {first} to {last}.")
-            }
-            Err(Rejection::UnknownRevision) => {
-                format!(
-                    "{presented} is above {last}, the newest of {owner}'s, and no holder of the lock has it."
-                )
-            }
-            Err(Rejection::AheadOfStore) => format!(
-                "{presented} is above {}, the newest revision of the store.",
-                lock.as_of.map_or(0, Revision::get)
-            ),
-            Err(_) => return None,
-        })
     }
 }
 
@@ -323,9 +275,10 @@ fn unproved(claimed: Option<&str>) -> String {
     }
 }
 
-impl fmt::Display for Explanation {
+impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "route {} ({}): {}", self.route, self.mode, self.consequence())?;
+        let (route, mode) = (self.route, self.route.mode.name());
+        writeln!(f, "route {} ({mode}): {}", route.name, self.consequence())?;
         if let Some(lock) = &self.lock {
             writeln!(f, "  {}", lock_line(lock))?;
         }
@@ -335,15 +288,15 @@ impl fmt::Display for Explanation {
         if let Some(proof) = &self.presented.proof {
             writeln!(f, "  {proof}")?;
         }
-        let mut lines: Vec<String> = self.why().into_iter().collect();
+        let mut lines = vec![self.why()];
         if let Err(reason) = self.verdict {
             let names_none =
                 reason == Rejection::TokenMissing && self.lock.is_none() && self.cause.is_none();
             let told = if names_none { NAME_THE_LOCK } else { explanation(reason).1 };
             lines.push(format!("The sender is told: {told} (action: {})", reason.action().name()));
         }
-        if self.mode != "off" && !self.exempt_methods.is_empty() {
-            let methods: Vec<&str> = self.exempt_methods.iter().map(Method::as_str).collect();
+        if mode != "off" && !route.exempt_methods.is_empty() {
+            let methods: Vec<&str> = route.exempt_methods.iter().map(Method::as_str).collect();
             lines.push(format!(
                 "No token is looked at with {} (exempt_methods).",
                 methods.join(", ")

@@ -2,8 +2,6 @@
 //! request that came in under an earlier one, uses it. What it has learnt of its store is kept for
 //! the next one of its name.
 
-mod past;
-
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -14,8 +12,6 @@ use fencepost_locks::{
 };
 use fencepost_tls::TlsError;
 use tokio::time::interval;
-
-use past::{Past, Pasts, StoreId};
 
 use crate::etcd_access::Access;
 use crate::tenure_log::Memory;
@@ -31,19 +27,19 @@ pub struct LockSources {
     store: MemoryStore,
     tls_files: TlsFiles,
     known: Mutex<Vec<Known>>,
-    /// Looked at while nobody else looks at those that are known.
-    pasts: Mutex<Pasts>,
 }
 
 /// A source that was started. Nobody but its users keeps it going; but as long as they do there is
 /// no second one of its name, whose gates would know nothing of the requests of the first.
+///
+/// A lock's gate is forgotten with its source. A source that is put back begins where the one before
+/// it was, and believes nothing less: so it is over the same store, for as long as the process runs.
 struct Known {
     source: WeakLockSource,
     learnt: StorePast,
     /// Whether requests may have been let in by what it has learnt, or what the one before it had.
     has_admitted: bool,
     name: String,
-    cluster_id: Option<u64>,
     /// `None` for kind `memory`.
     etcd: Option<Etcd>,
 }
@@ -83,9 +79,9 @@ pub enum SourcesError {
         /// What is wrong.
         source: TlsError,
     },
-    /// Requests still use a source of that name that is another.
-    #[error("requests under way still use the source that had this name before, and it is another")]
-    InUse {
+    /// A source of that name was over another store.
+    #[error("this name was that of another store until now: needs a restart")]
+    AnotherStore {
         /// Its name.
         name: String,
     },
@@ -94,14 +90,14 @@ pub enum SourcesError {
 impl LockSources {
     /// None yet; `store` will be behind those of kind `memory`.
     pub fn new(store: MemoryStore, tls_files: TlsFiles) -> LockSources {
-        LockSources { store, tls_files, known: Mutex::default(), pasts: Mutex::default() }
+        LockSources { store, tls_files, known: Mutex::default() }
     }
 
     /// The sources of a configuration, in its order: those that go on already, and new ones.
     ///
     /// # Errors
-    /// If one can't be started, is not what is still in use under its name, or if its TLS files are
-    /// of no use.
+    /// If one can't be started, if its name was that of another store, or if its TLS files are of no
+    /// use.
     pub fn of(
         &self,
         config: &Config,
@@ -110,31 +106,28 @@ impl LockSources {
         let mut known = self.known();
         // Held to the end: those that have not ended by now don't end meanwhile.
         let _in_use = in_use(&known);
-        let pasts = self.retire(&mut known);
+        known.retain(|known| known.source.upgrade().is_some() || known.is_kept());
         let mut sources = Vec::new();
         for (index, wanted) in config.sources.iter().enumerate() {
-            let found = known.iter_mut().find(|known| known.name == wanted.name);
+            let before = known.iter().position(|known| known.name == wanted.name);
+            if before.is_some_and(|before| !known[before].may_be(&wanted.kind)) {
+                return Err(SourcesError::AnotherStore { name: wanted.name.clone() });
+            }
             let going_on =
-                found.and_then(|known| known.source.upgrade().map(|source| (known, source)));
+                before.and_then(|before| Some((before, known[before].source.upgrade()?)));
             let source = match going_on {
-                Some((known, source)) if known.is(&wanted.kind) => {
-                    self.make_ready(known, wanted)?;
+                Some((before, source)) => {
+                    self.make_ready(&mut known[before], wanted)?;
                     source
                 }
-                Some(_) => return Err(SourcesError::InUse { name: wanted.name.clone() }),
                 None => {
-                    // What is remembered under its name is of the last store. It says nothing of
-                    // another, whose tenures could not be recorded beside it: an operator has to
-                    // accept that one first.
-                    let another = pasts.of_another(wanted).filter(|_| memory.is_some());
-                    let past = pasts.of(wanted).filter(|_| another.is_none());
-                    let mut options = options(config, index, memory, past);
-                    if let Some(Past { learnt, .. }) = another {
-                        (options.highest_seen, options.store_seen) =
-                            (learnt.highest_seen(), learnt.store());
-                    }
+                    let past = before.map(|before| &known[before]);
+                    let options = options(config, index, memory, past);
                     let (started, source) = self.start(wanted, past, options)?;
-                    known.push(started);
+                    match before {
+                        Some(before) => known[before] = started,
+                        None => known.push(started),
+                    }
                     source
                 }
             };
@@ -228,17 +221,16 @@ impl LockSources {
         memory: Option<&Memory>,
     ) -> Option<Result<bool, Stopped>> {
         let source = {
-            let mut known = self.known();
-            let source = in_use(&known).into_iter().find(|source| source.name() == name);
             // Whoever starts the next one waits for this, and so it begins with all of it or
             // nothing.
-            let pasts = self.retire(&mut known);
-            match source {
+            let known = self.known();
+            let known = known.iter().find(|known| known.name == name)?;
+            match known.source.upgrade() {
                 Some(source) => source,
                 None => {
                     let forget =
                         || memory.iter().for_each(|memory| memory.of_source(name).forget_tenures());
-                    let had_gone_back = pasts.last(name)?.learnt.accept_regression(forget);
+                    let had_gone_back = known.learnt.accept_regression(forget);
                     if had_gone_back {
                         tracing::warn!(
                             source = name,
@@ -264,41 +256,30 @@ impl LockSources {
         }
     }
 
-    /// Of those that have ended, keeps only what they had learnt.
-    fn retire(&self, known: &mut Vec<Known>) -> MutexGuard<'_, Pasts> {
-        let mut pasts = self.pasts.lock().expect("nothing panics while it looks at what is kept");
-        let ended = known.extract_if(.., |known| known.source.upgrade().is_none());
-        ended.filter_map(Known::into_past).for_each(|past| pasts.keep(past));
-        pasts
-    }
-
     /// Starts a source, which goes on with what the one before it had learnt, if there was one.
     fn start(
         &self,
         source: &Source,
-        past: Option<&Past>,
+        past: Option<&Known>,
         options: SourceOptions,
     ) -> Result<(Known, LockSource), SourcesError> {
         let name = source.name.clone();
-        let (started, etcd, cluster_id) = match (&source.kind, self.access(source)?) {
+        let (started, etcd) = match (&source.kind, self.access(source)?) {
             (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
                 let (endpoints, made) = (access.urls(endpoints), Arc::clone(&access.made));
-                let known_id = cluster_id.or_else(|| past.and_then(|past| past.store.cluster_id()));
+                let known_id = cluster_id.or_else(|| past.and_then(Known::cluster_id));
                 let store =
                     EtcdStore::new(&EtcdOptions { endpoints, cluster_id: known_id, access: made });
                 let etcd = Etcd { store: store.clone(), access, other: None };
-                (LockSource::spawn(&name, options, move || store)?, Some(etcd), *cluster_id)
+                (LockSource::spawn(&name, options, move || store)?, Some(etcd))
             }
             (SourceKind::Etcd { .. } | SourceKind::Memory, _) => {
                 let store = self.store.clone();
-                (LockSource::spawn(&name, options, move || store)?, None, None)
+                (LockSource::spawn(&name, options, move || store)?, None)
             }
         };
         let (source, learnt) = (started.downgrade(), started.past());
-        Ok((
-            Known { source, learnt, has_admitted: past.is_some(), name, cluster_id, etcd },
-            started,
-        ))
+        Ok((Known { source, learnt, has_admitted: past.is_some(), name, etcd }, started))
     }
 
     /// Reads what a source that goes on needs to be reached in another way, if it is to be.
@@ -329,22 +310,33 @@ impl Etcd {
 }
 
 impl Known {
-    fn is(&self, kind: &SourceKind) -> bool {
+    /// Whether a source of that kind is over the same store: a cluster is what it was before, unless
+    /// the configuration names another.
+    fn may_be(&self, kind: &SourceKind) -> bool {
         match kind {
-            SourceKind::Etcd { cluster_id, .. } => {
-                self.etcd.is_some() && self.cluster_id == *cluster_id
+            SourceKind::Etcd { cluster_id: wanted, .. } => {
+                let is_same = match (self.cluster_id(), *wanted) {
+                    (Some(known), Some(wanted)) => known == wanted,
+                    // One that goes on and has found none yet may find another.
+                    (None, Some(_)) => self.source.upgrade().is_none(),
+                    (_, None) => true,
+                };
+                self.etcd.is_some() && is_same
             }
             SourceKind::Memory => self.etcd.is_none(),
         }
     }
 
-    /// What the next one of its name begins with. Nothing, if no request was ever let in by it: the
-    /// file may have named a wrong cluster, and been refused. If its store is below what an earlier
-    /// process saw, there is something to accept.
-    fn into_past(self) -> Option<Past> {
-        let Known { source: _, learnt, has_admitted, name, cluster_id: _, etcd } = self;
-        let store = etcd.map_or(StoreId::Memory, |etcd| StoreId::Etcd(etcd.store.cluster_id()));
-        (has_admitted || learnt.went_back()).then_some(Past { name, store, learnt })
+    /// The id of its cluster, if it is one and known.
+    fn cluster_id(&self) -> Option<u64> {
+        self.etcd.as_ref()?.store.cluster_id()
+    }
+
+    /// Whether the next one of its name begins with what it has learnt. If no request was ever let
+    /// in by it, it does not: the file may have named a wrong cluster, and been refused. If its store
+    /// is below what an earlier process saw, there is something to accept.
+    fn is_kept(&self) -> bool {
+        self.has_admitted || self.learnt.went_back()
     }
 }
 
@@ -357,7 +349,7 @@ fn options(
     config: &Config,
     index: usize,
     memory: Option<&Memory>,
-    past: Option<&Past>,
+    past: Option<&Known>,
 ) -> SourceOptions {
     let Source { name, kind } = &config.sources[index];
     SourceOptions {

@@ -25,8 +25,6 @@ pub(crate) use lines::{Lines, Writing};
 
 use crate::cli::LogFormat;
 
-use filter::Filter;
-
 /// How long the end of a process waits for whoever reads the log.
 const END_MAX: Duration = Duration::from_secs(1);
 
@@ -54,8 +52,7 @@ impl Log {
     /// # Panics
     /// If there is a log already, or if the system gives no thread.
     pub fn begin(filter: &str, format: LogFormat) -> Result<Log, NoFilter> {
-        let Filter { filter, unknown } = Filter::parse(filter)?;
-        let (filter, handle) = reload::Layer::new(filter);
+        let (filter, handle) = reload::Layer::new(filter::parse(filter)?);
         let lost = Lost::default();
         let write = |line: &[u8]| stderr().write_all(line);
         let (lines, writing) =
@@ -69,7 +66,6 @@ impl Log {
             }
             LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
         }
-        warn_of(&unknown);
         Ok(Log { control, lines, writing })
     }
 
@@ -92,13 +88,6 @@ fn tells_no_secret(line: &Metadata<'_>) -> bool {
     *line.level() <= Level::INFO || line.target().starts_with("fencepost")
 }
 
-/// Says under which names of a filter nothing is logged: there may be a slip in one.
-fn warn_of(unknown: &[String]) {
-    for name in unknown {
-        tracing::warn!(name, "nothing is logged under this name of the log's filter");
-    }
-}
-
 impl LogControl {
     /// What is logged, as a filter.
     pub fn filter(&self) -> String {
@@ -110,10 +99,8 @@ impl LogControl {
     /// # Errors
     /// If the filter is none. Nothing is changed then.
     pub fn set_filter(&self, filter: &str) -> Result<(), NoFilter> {
-        let Filter { filter, unknown } = Filter::parse(filter)?;
         // It fails only if the log has ended, and then nothing is logged anyway.
-        let _ = self.filter.reload(filter);
-        warn_of(&unknown);
+        let _ = self.filter.reload(filter::parse(filter)?);
         Ok(())
     }
 

@@ -12,19 +12,18 @@ mod tls;
 use std::time::SystemTime;
 
 use fencepost_config::Config;
+use fencepost_locks::SourceStatus;
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
 };
 
 pub use requests::{Counted, RequestCounts};
 pub use route::{OneMore, RouteMetrics};
-pub use sources::SourceReading;
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
-use crate::observe::lately::Refusals;
 use crate::server::Closing;
 
 /// Every metric of the process.
@@ -49,64 +48,11 @@ pub struct Metrics {
     decisions_lost: IntCounter,
     log_lines_lost: IntCounterVec,
     state_dir_failing: IntGauge,
-    config: ConfigMetrics,
+    config_generation: IntGauge,
+    config_rejected: IntGauge,
+    config_reloads: IntCounterVec,
+    config_last_success_seconds: Gauge,
     tls: TlsMetrics,
-}
-
-/// Which configuration is in force, and what came of the files that were read since the start.
-#[derive(Debug, Clone)]
-struct ConfigMetrics {
-    generation: IntGauge,
-    rejected: IntGauge,
-    reloads: [IntCounter; ReloadOutcome::ALL.len()],
-    last_success_seconds: prometheus::Gauge,
-}
-
-impl ConfigMetrics {
-    fn new(made: &Registering<'_>) -> Result<ConfigMetrics, prometheus::Error> {
-        let reloads = made.counters(
-            "fencepost_config_reloads_total",
-            "Reloads of the configuration by what came of them.",
-            &["outcome"],
-        )?;
-        Ok(ConfigMetrics {
-            generation: made
-                .gauge("fencepost_config_generation", "How many configurations this process has had in force.")?,
-            rejected: made.gauge(
-                "fencepost_config_rejected",
-                "Whether the configuration file, as it was last read, was rejected.",
-            )?,
-            reloads: ReloadOutcome::ALL.map(|outcome| reloads.with_label_values(&[outcome.name()])),
-            last_success_seconds: made.add(prometheus::Gauge::new(
-                "fencepost_config_last_success_timestamp_seconds",
-                "When the configuration file was last read and found right, in seconds since the epoch.",
-            ))?,
-        })
-    }
-}
-
-/// What came of a reload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReloadOutcome {
-    /// Another configuration is in force.
-    Applied,
-    /// It was the one in force.
-    Unchanged,
-    /// The one in force stays.
-    Rejected,
-}
-
-impl ReloadOutcome {
-    const ALL: [ReloadOutcome; 3] =
-        [ReloadOutcome::Applied, ReloadOutcome::Unchanged, ReloadOutcome::Rejected];
-
-    fn name(self) -> &'static str {
-        match self {
-            ReloadOutcome::Applied => "applied",
-            ReloadOutcome::Unchanged => "unchanged",
-            ReloadOutcome::Rejected => "rejected",
-        }
-    }
 }
 
 impl Metrics {
@@ -126,6 +72,15 @@ impl Metrics {
             made.gauges("fencepost_build_info", "The running version.", &["version", "commit"])?;
         build_info.with_label_values(&[env!("CARGO_PKG_VERSION"), env!("FENCEPOST_COMMIT")]).set(1);
         registry.register(Box::new(ProcessCollector::for_self()))?;
+        let config_reloads = made.counters(
+            "fencepost_config_reloads_total",
+            "Reloads of the configuration by what came of them.",
+            &["outcome"],
+        )?;
+        // From 0, so that the first counts.
+        for outcome in ["applied", "unchanged", "rejected"] {
+            config_reloads.with_label_values(&[outcome]);
+        }
         Ok(Metrics {
             requests: requests::Requests::new(&made)?,
             waiting: gauges("waiting", "Those of them that wait at a barrier.", &["route"])?,
@@ -196,23 +151,27 @@ impl Metrics {
                 "fencepost_state_dir_failing",
                 "Whether the state_dir did not take what was last written to it, or not in time.",
             )?,
-            config: ConfigMetrics::new(&made)?,
+            config_generation: made
+                .gauge("fencepost_config_generation", "How many configurations this process has had in force.")?,
+            config_rejected: made.gauge(
+                "fencepost_config_rejected",
+                "Whether the configuration file, as it was last read, was rejected.",
+            )?,
+            config_reloads,
+            config_last_success_seconds: made.add(Gauge::new(
+                "fencepost_config_last_success_timestamp_seconds",
+                "When the configuration file was last read and found right, in seconds since the epoch.",
+            ))?,
             tls: TlsMetrics::new(&made)?,
             registry,
         })
     }
 
-    /// How many requests were refused, or would have been, since the start, on all routes there
-    /// were.
-    pub fn refused(&self) -> Refusals {
-        self.requests.refused()
-    }
-
     /// Notes which configuration is in force, and that its file was right at that time.
     pub fn set_config(&self, generation: u64, at: SystemTime) {
-        self.config.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        self.config_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.config.last_success_seconds.set(since_epoch.as_secs_f64());
+        self.config_last_success_seconds.set(since_epoch.as_secs_f64());
     }
 
     /// The metrics of TLS.
@@ -221,19 +180,19 @@ impl Metrics {
     }
 
     /// Counts a reload.
-    pub fn reloaded(&self, outcome: ReloadOutcome) {
-        self.config.reloads[outcome as usize].inc();
+    pub fn reloaded(&self, outcome: &'static str) {
+        self.config_reloads.with_label_values(&[outcome]).inc();
     }
 
     /// Notes whether the configuration file, as it was just read, was rejected.
     pub fn set_config_rejected(&self, rejected: bool) {
-        self.config.rejected.set(rejected.into());
+        self.config_rejected.set(rejected.into());
     }
 
     /// Whether the configuration file, as it was last read, was rejected: it is not what is in
     /// force.
     pub fn config_rejected(&self) -> bool {
-        self.config.rejected.get() != 0
+        self.config_rejected.get() != 0
     }
 
     /// Requests in flight on all routes.
@@ -285,7 +244,7 @@ impl Metrics {
     pub fn text(
         &self,
         config: &Config,
-        sources: &[(&str, SourceReading)],
+        sources: &[(&str, SourceStatus)],
     ) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;

@@ -2,6 +2,7 @@
 //! can look at. Writes the proxy's own answers. It decides nothing.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use fencepost_fence::claim::Claim;
 use fencepost_locks::TrackedLock;
@@ -16,7 +17,7 @@ use crate::in_place::boxed;
 use crate::metrics::Counted;
 use crate::observe::record::whole_millis;
 use crate::observe::text::{shown_host, shown_method, shown_owner, shown_path, shown_peer};
-use crate::observe::{Decision, Likeness, Outcome, RouteLabel};
+use crate::observe::{Decision, Outcome, RouteLabel};
 use crate::refusal::{Failure, Refusal};
 use crate::request_context::RequestContext;
 use crate::server::{ClientAddress, UnreadHead};
@@ -166,23 +167,28 @@ impl RequestContext {
         {
             process.layout_hints.suspect(lock);
         }
-        let like = Likeness {
-            outcome,
-            route: self.label(),
-            lock: subject.lock,
-            owner: subject.owner.map(HeaderValue::as_bytes),
+        let decision = Box::new(Decision {
+            id,
+            at: SystemTime::now(),
+            route: Arc::clone(self.label()),
+            lock: subject.lock.cloned(),
+            owner: subject.owner.map(|owner| shown_owner(owner.as_bytes())),
             revision: subject.revision,
-        };
-        let decision = || boxed(|| self.decision(id.clone(), &like, subject, status, now));
-        let logged = left_out.map(|left_out| {
-            let decision = decision();
-            log(&decision, left_out);
-            decision
+            outcome,
+            age: subject.tracked.and_then(|lock| lock.view().age(now)),
+            waited: now.saturating_duration_since(self.arrived),
+            client: self.client,
+            peer: self.peer.as_deref().map(shown_peer),
+            method: shown_method(&self.about.method),
+            path: shown_path(self.about.path()),
+            status,
+            traceparent: self.about.traceparent().map(SmolStr::new),
         });
+        if let Some(left_out) = left_out {
+            log(&decision, left_out);
+        }
         if let Some(observations) = &process.observations {
-            // What stands in the log is to be found by its id.
-            let like = logged.is_none().then_some(&like);
-            observations.note_decision(self.share.thread, like, || logged.unwrap_or_else(decision));
+            observations.note_decision(decision);
         }
     }
 
@@ -202,33 +208,6 @@ impl RequestContext {
             left_out,
             "no route takes the request"
         );
-    }
-
-    fn decision(
-        &self,
-        id: DecisionId,
-        like: &Likeness<'_>,
-        subject: Subject<'_>,
-        status: Option<StatusCode>,
-        now: Instant,
-    ) -> Decision {
-        Decision {
-            id,
-            at: self.share.wall_clock.at(now),
-            route: Arc::clone(like.route),
-            lock: like.lock.cloned(),
-            owner: like.owner.map(shown_owner),
-            revision: like.revision,
-            outcome: like.outcome,
-            age: subject.tracked.and_then(|lock| lock.view().age(now)),
-            waited: now.saturating_duration_since(self.arrived),
-            client: self.client,
-            peer: self.peer.as_deref().map(shown_peer),
-            method: shown_method(&self.about.method),
-            path: shown_path(self.about.path()),
-            status,
-            traceparent: self.about.traceparent().map(SmolStr::new),
-        }
     }
 
     /// What decisions say of its route.

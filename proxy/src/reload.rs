@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::{Config, Difference};
+use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 pub use file::ConfigFile;
 use file::Content;
 use files::{READ_TIMEOUT, first_looks};
-use locks::{first_reads, gated_elsewhere, keep_only, read_otherwise};
+use locks::{conflicts, first_reads, keep_only};
 use sources::{first_answers, try_detours};
 use turning::Earlier;
 
@@ -30,9 +31,8 @@ use crate::access_log::AccessLog;
 use crate::active_config::{ActiveConfig, ActiveConfigSwitch};
 use crate::generation::{Generation, GenerationError, PreparedGeneration};
 use crate::lock_sources::SourcesError;
-use crate::metrics::ReloadOutcome;
 use crate::service_manager::ServiceManager;
-use crate::signals::{Signals, Strangers};
+use crate::signals::Signals;
 use crate::tenure_log::RECORD_TIMEOUT;
 
 /// How often the file is looked at.
@@ -63,23 +63,26 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The signals that ask for a reload, and those that other proxies take for one.
+/// SIGHUP, which asks for a reload, and the signals that other proxies take for something: to drain,
+/// or to open logs anew. What they do by default would end the process at once.
 pub struct ReloadSignals {
     hangups: Signals,
-    strangers: Strangers,
+    usr1: Signals,
+    usr2: Signals,
 }
 
 impl ReloadSignals {
     /// Listens for them: from now on none ends the process. One that comes before there is a
     /// [`Reloader`] is heard by it.
     pub fn listen(origin: &Origin) -> ReloadSignals {
-        match origin {
-            Origin::Program => {
-                ReloadSignals { hangups: Signals::none(), strangers: Strangers::none() }
-            }
-            Origin::Flags | Origin::File(_) => {
-                ReloadSignals { hangups: Signals::hangups(), strangers: Strangers::listen() }
-            }
+        let listen = |kind| match origin {
+            Origin::Program => Signals::none(),
+            Origin::Flags | Origin::File(_) => Signals::listen(kind),
+        };
+        ReloadSignals {
+            hangups: listen(SignalKind::hangup()),
+            usr1: listen(SignalKind::user_defined1()),
+            usr2: listen(SignalKind::user_defined2()),
         }
     }
 }
@@ -171,9 +174,8 @@ impl Reloader {
         loop {
             tokio::select! {
                 () = self.signals.hangups.next() => drop(self.reload_now("SIGHUP").await),
-                signal = self.signals.strangers.next() => {
-                    tracing::warn!("{signal} means nothing here: SIGHUP reloads and opens the access log anew, SIGTERM drains and ends");
-                }
+                () = self.signals.usr1.next() => warn_of("SIGUSR1"),
+                () = self.signals.usr2.next() => warn_of("SIGUSR2"),
                 Some(answer) = self.asked.recv() => {
                     let outcome = self.reload_now("the operator").await;
                     let _ = answer.send(outcome); // Who asked may be gone.
@@ -232,15 +234,14 @@ impl Reloader {
     fn conclude(&self, cause: &str, outcome: Outcome) -> Outcome {
         let in_force = self.in_force.now();
         let metrics = &in_force.process.metrics;
+        metrics.reloaded(outcome.name());
         match &outcome {
             Outcome::Applied { generation, difference } => {
                 tracing::info!(cause, generation, changed = %difference, "configuration reloaded");
-                metrics.reloaded(ReloadOutcome::Applied);
                 metrics.set_config(*generation, SystemTime::now());
             }
             Outcome::Unchanged { generation } => {
                 tracing::info!(cause, generation, "configuration unchanged");
-                metrics.reloaded(ReloadOutcome::Unchanged);
                 metrics.set_config(*generation, SystemTime::now());
             }
             Outcome::Rejected(problems) => {
@@ -251,7 +252,6 @@ impl Reloader {
                     generation,
                     "configuration not reloaded: what was in force stays"
                 );
-                metrics.reloaded(ReloadOutcome::Rejected);
             }
         }
         self.manager.ready();
@@ -278,8 +278,7 @@ impl Reloader {
                 config.places.problem(&change.what, text).to_string()
             })
             .collect();
-        problems.extend(read_otherwise(&old, &config).await);
-        problems.extend(gated_elsewhere(&old, &self.earlier, &config).await);
+        problems.extend(conflicts(&old, &self.earlier, &config).await);
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -305,11 +304,11 @@ impl Reloader {
         first_looks(&old.config, &config).await?;
         let (process, places) = (Arc::clone(&old.process), config.places.clone());
         let prepared = match PreparedGeneration::new(config, generation, process) {
-            Ok(new) => make_ready(old, new).await,
+            Ok(new) => self.make_ready(old, new).await,
             Err(error) => {
                 let key = match &error {
                     GenerationError::AccessLog(_) => Some("access_log.path".to_owned()),
-                    GenerationError::Source(SourcesError::InUse { name }) => {
+                    GenerationError::Source(SourcesError::AnotherStore { name }) => {
                         Some(format!("source.{name}"))
                     }
                     GenerationError::Source(_)
@@ -332,6 +331,19 @@ impl Reloader {
         prepared
     }
 
+    /// What has to be so before requests come under it.
+    async fn make_ready(
+        &self,
+        old: &Generation,
+        new: PreparedGeneration,
+    ) -> Result<PreparedGeneration, Vec<String>> {
+        make_readable(old, &new).await?;
+        make_remembered(&new).await?;
+        // Once more: meanwhile requests have asked for locks that nobody had asked for before.
+        let problems = conflicts(old, &self.earlier, &new.config).await;
+        if problems.is_empty() { Ok(new) } else { Err(problems) }
+    }
+
     fn put(&mut self, old: &Arc<Generation>, mut new: Generation) {
         self.earlier.bar_what_was_let_past(old, &mut new);
         let new = Arc::new(new);
@@ -345,6 +357,12 @@ impl Reloader {
     }
 }
 
+fn warn_of(signal: &str) {
+    tracing::warn!(
+        "{signal} means nothing here: SIGHUP reloads and opens the access log anew, SIGTERM drains and ends"
+    );
+}
+
 /// Has sources reached as `new` says, if its locks can be read in that way and those that are new
 /// answer.
 async fn make_readable(old: &Generation, new: &PreparedGeneration) -> Result<(), Vec<String>> {
@@ -354,18 +372,6 @@ async fn make_readable(old: &Generation, new: &PreparedGeneration) -> Result<(),
     first_answers(old, new).await
 }
 
-/// What has to be so before requests come under it.
-async fn make_ready(
-    old: &Generation,
-    new: PreparedGeneration,
-) -> Result<PreparedGeneration, Vec<String>> {
-    make_readable(old, &new).await?;
-    make_remembered(&new).await?;
-    // Once more: meanwhile requests have asked for locks that nobody had asked for before.
-    let problems = read_otherwise(old, &new.config).await;
-    if problems.is_empty() { Ok(new) } else { Err(problems) }
-}
-
 /// Has what `new` lets past unjudged remembered, before any of it comes.
 async fn make_remembered(new: &PreparedGeneration) -> Result<(), Vec<String>> {
     let Some(memory) = &new.process.memory else { return Ok(()) };
@@ -373,6 +379,17 @@ async fn make_remembered(new: &PreparedGeneration) -> Result<(), Vec<String>> {
     match outcome {
         Ok(written) => written.map_err(|error| vec![format!("{:#}", anyhow::Error::new(error))]),
         Err(_) => Err(vec![format!("the state_dir was not written to within {RECORD_TIMEOUT:?}")]),
+    }
+}
+
+impl Outcome {
+    /// As metrics name it.
+    fn name(&self) -> &'static str {
+        match self {
+            Outcome::Applied { .. } => "applied",
+            Outcome::Unchanged { .. } => "unchanged",
+            Outcome::Rejected(_) => "rejected",
+        }
     }
 }
 

@@ -6,18 +6,19 @@ use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use fencepost_config::{Address, Config};
 use fencepost_locks::{LockSource, MemoryStore};
 use fencepost_tls::TlsError;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tower::service_fn;
 
 use crate::active_config::{ActiveConfig, ThreadInForce};
-use crate::admin::Admin;
+use crate::admin::{Admin, STREAMS_MAX};
 use crate::cli::VERSION;
 use crate::decision::DecisionIds;
 use crate::descriptors::{ADMIN_CONNECTIONS, Connections};
@@ -160,8 +161,7 @@ pub async fn run<S: Future<Output = ()>>(
     };
     // Without an admin listener nobody could look.
     let observed = config.admin.is_some();
-    let observations =
-        observed.then(|| Arc::new(Observations::new(threads, config.decisions.kept)));
+    let observations = observed.then(|| Arc::new(Observations::new(config.decisions.kept)));
     let process = Arc::new(Process::new(memory, store, observations, connections.to_workers)?);
     let generation = Generation::new(config, 1, Arc::clone(&process))?;
     let signals = ReloadSignals::listen(&origin);
@@ -194,8 +194,8 @@ pub async fn run<S: Future<Output = ()>>(
         observations: process
             .observations
             .clone()
-            .unwrap_or_else(|| Arc::new(Observations::new(NonZeroUsize::MIN, 0))),
-        streams: Arc::default(),
+            .unwrap_or_else(|| Arc::new(Observations::new(0))),
+        streams: Arc::new(Semaphore::new(STREAMS_MAX)),
         log,
         reloads,
         configuration: Arc::clone(&configuration),
@@ -270,12 +270,7 @@ impl Running<'_> {
         };
         let collecting = async || match &process.observations {
             Some(observations) => {
-                collector::keep_collecting(
-                    observations,
-                    || process.sources.all(),
-                    || process.metrics.refused(),
-                )
-                .await;
+                collector::keep_collecting(observations, || process.sources.all()).await;
             }
             None => std::future::pending().await,
         };
@@ -373,7 +368,7 @@ struct AdminShare {
     connections: OpenConnections,
     leaving: Arc<AtomicBool>,
     observations: Arc<Observations>,
-    streams: Arc<AtomicUsize>,
+    streams: Arc<Semaphore>,
     log: Option<LogControl>,
     reloads: Reloads,
     configuration: Arc<str>,

@@ -17,50 +17,16 @@ pub fn terminated() -> impl Future<Output = ()> {
     }
 }
 
-/// Signals that other proxies take for something: to drain, to reload, to open logs anew. What they
-/// do by default would end the process at once.
-pub(crate) struct Strangers([(&'static str, Signals); 2]);
-
-impl Strangers {
-    /// Listens for SIGUSR1 and SIGUSR2.
-    pub(crate) fn listen() -> Strangers {
-        let listen = |name, kind| (name, Signals::listen(kind));
-        Strangers([
-            listen("SIGUSR1", SignalKind::user_defined1()),
-            listen("SIGUSR2", SignalKind::user_defined2()),
-        ])
-    }
-
-    /// None ever comes.
-    pub(crate) fn none() -> Strangers {
-        Strangers([("SIGUSR1", Signals::none()), ("SIGUSR2", Signals::none())])
-    }
-
-    /// Completes on the next one, with its name.
-    pub(crate) async fn next(&mut self) -> &'static str {
-        let [(one, first), (other, second)] = &mut self.0;
-        tokio::select! {
-            () = first.next() => one,
-            () = second.next() => other,
-        }
-    }
-}
-
 /// Those of one kind; none where they cannot be listened for.
 pub(crate) struct Signals(Option<Signal>);
 
 impl Signals {
-    /// Listens for SIGHUP.
-    pub(crate) fn hangups() -> Signals {
-        Signals::listen(SignalKind::hangup())
-    }
-
     /// None ever comes.
     pub(crate) fn none() -> Signals {
         Signals(None)
     }
 
-    fn listen(kind: SignalKind) -> Signals {
+    pub(crate) fn listen(kind: SignalKind) -> Signals {
         let warn = |error: &_| tracing::warn!(%error, signal = kind.as_raw_value(), "a signal cannot be listened for");
         Signals(signal(kind).inspect_err(warn).ok())
     }

@@ -17,22 +17,29 @@ mod entry;
 mod error;
 mod frame;
 mod journal;
-mod queue;
 mod remembered;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fencepost_policy::{Layout, LockKey, Revision};
+use tokio::sync::oneshot;
 
 use directory::Directory;
 use entry::Entry;
-use writer::Writer;
+use writer::{Disk, Gathered, Message, Outcome, Shared, WAITING_MAX};
 
 pub use error::StateError;
 pub use remembered::{Remembered, RememberedLock, Seen};
-pub use writer::Inbox;
+
+/// How long the last commit may take. A disk that takes longer is not waited for: the process ends
+/// without it.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The `state_dir` of this process.
 ///
@@ -45,7 +52,12 @@ pub use writer::Inbox;
 /// bytes for a lock with a key of 30, 12 MB for 100,000, and up to three times as much between two
 /// compactions. The same again in memory.
 pub struct StateDir {
-    writer: Writer,
+    messages: mpsc::Sender<Message>,
+    shared: Arc<Shared>,
+    directory: PathBuf,
+    thread: JoinHandle<()>,
+    /// What came of the whole; `None` once the thread was told to leave.
+    ended: Option<Mutex<mpsc::Receiver<Outcome>>>,
     /// Until then, requests that an earlier process left may be at the worker, of locks too that
     /// this one never meets.
     inherited_until: Option<Instant>,
@@ -65,13 +77,24 @@ impl StateDir {
         let directory = Directory::claim(path)?;
         let remembered = journal::read(&directory)?.without_moved();
         let state = remembered.at_start();
-        let writer = Writer::start(directory, state).map_err(StateError::unusable(path))?;
-        let inherited_until =
-            remembered.longest_orphan_timeout().map(|longest| Instant::now() + longest);
-        Ok((
-            StateDir { writer, inherited_until: inherited_until.filter(|_| !remembered.clean) },
-            remembered,
-        ))
+        let (messages, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let shared = Arc::<Shared>::default();
+        let disk = Arc::clone(&shared);
+        // The directory is let go before the end is told.
+        let run = move || drop(end.send(Gathered::new(told).run(disk, directory, state)));
+        let thread = thread::Builder::new().name("state".to_owned()).spawn(run);
+        let thread = thread.map_err(StateError::unusable(path))?;
+        let longest = remembered.longest_orphan_timeout().filter(|_| !remembered.clean);
+        let state_dir = StateDir {
+            messages,
+            shared,
+            directory: path.to_owned(),
+            thread,
+            ended: Some(Mutex::new(ended)),
+            inherited_until: longest.map(|longest| Instant::now() + longest),
+        };
+        Ok((state_dir, remembered))
     }
 
     /// Begins to write, once. The clean mark of the last process is gone, durably, when the future
@@ -85,7 +108,9 @@ impl StateDir {
     /// # Errors
     /// If the directory cannot be written.
     pub fn begin(&self) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
-        self.writer.begin()
+        let (report, reported) = oneshot::channel();
+        let _ = self.messages.send(Message::Begin(report));
+        async { reported.await.unwrap_or(Err(StateError::Stopped)) }
     }
 
     /// Remembers that this tenure, named by its first revision, is about to be let in. Once the
@@ -115,13 +140,8 @@ impl StateDir {
         orphan_timeout: Duration,
     ) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
         let (source, lock) = (source.to_owned(), lock.clone());
-        self.writer.commit(Entry::Lock {
-            source,
-            lock,
-            layout,
-            tenure: Some(tenure),
-            orphan_timeout,
-        })
+        let tenure = Some(tenure);
+        self.hand_over(Some(Entry::Lock { source, lock, layout, tenure, orphan_timeout }))
     }
 
     /// Remembers that a route with that template for its lock's key only watches, and lets past
@@ -138,25 +158,28 @@ impl StateDir {
         key: &str,
         orphan_timeout: Duration,
     ) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
-        self.writer.commit(Entry::Watched { key: key.to_owned(), orphan_timeout })
+        self.hand_over(Some(Entry::Watched { key: key.to_owned(), orphan_timeout }))
     }
 
     /// Remembers how far the store of the source has been seen, with the next commit or within two
     /// seconds. Cheap: it neither waits nor writes.
     pub fn note_seen(&self, source: &str, seen: Seen) {
-        self.writer.note(source, seen);
+        let _ = self.messages.send(Message::Note(source.to_owned(), seen));
     }
 
     /// Whether the disk did not take what it was last given, or has been at it for longer than
     /// `patience`. Revisions are written every two seconds, so that a disk that is well again is
     /// found to be.
     pub fn is_failing(&self, patience: Duration) -> bool {
-        self.writer.is_failing(patience)
+        let Disk { failed, busy_since } = *self.shared.disk();
+        failed
+            || busy_since.is_some_and(|since| since.elapsed() > patience)
+            || self.thread.is_finished()
     }
 
     /// Where that is told which nobody waits for.
     pub fn inbox(&self) -> Inbox {
-        self.writer.inbox()
+        Inbox(self.messages.clone())
     }
 
     /// Completes when all that was handed over before is durable, also what had failed.
@@ -167,7 +190,7 @@ impl StateDir {
     /// # Errors
     /// If it could not be written.
     pub fn written(&self) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
-        self.writer.written()
+        self.hand_over(None)
     }
 
     /// Writes what is left to write and, if nothing of this process is at the worker any more, the
@@ -181,8 +204,120 @@ impl StateDir {
     /// If something could not be written. Then there is no clean mark that anybody may rely on.
     /// [`StateError::Hangs`] if the disk is still at it after 5 s: it has the directory until it is
     /// done, or this process has ended.
-    pub fn close(self, clean: bool) -> Result<bool, StateError> {
+    pub fn close(mut self, clean: bool) -> Result<bool, StateError> {
         let clean = clean && self.inherited_until.is_none_or(|until| until <= Instant::now());
-        self.writer.leave(clean).map(|()| clean)
+        self.end(clean).map(|()| clean)
+    }
+
+    fn hand_over(&self, entry: Option<Entry>) -> impl Future<Output = Outcome> + Send + use<> {
+        let (report, reported) = oneshot::channel();
+        let mut no_room = Ok(());
+        if self.shared.waiting.load(Ordering::Relaxed) < WAITING_MAX {
+            self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+            // Once the thread has ended nobody reports: the dropped sender says so.
+            let _ = self.messages.send(Message::Entry(entry, Some(report)));
+        } else {
+            no_room = Err(self.hangs());
+        }
+        async {
+            no_room?;
+            reported.await.unwrap_or(Err(StateError::Stopped))
+        }
+    }
+
+    /// Ends the thread after a last commit. One that hangs in the disk is left to itself.
+    fn end(&mut self, clean: bool) -> Outcome {
+        let Some(ended) = self.ended.take() else { return Ok(()) };
+        let _ = self.messages.send(Message::Leave { clean });
+        let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match ended.recv_timeout(LEAVE_TIMEOUT) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Disconnected) => Err(StateError::Stopped),
+            Err(RecvTimeoutError::Timeout) => Err(self.hangs()),
+        }
+    }
+
+    fn hangs(&self) -> StateError {
+        let busy_for = self.shared.disk().busy_since.map_or(LEAVE_TIMEOUT, |since| since.elapsed());
+        StateError::Hangs { directory: self.directory.clone(), busy_for }
+    }
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        // What could not be written has been reported to whoever waited for it, and logged.
+        let _ = self.end(false);
+    }
+}
+
+/// Takes what must be on its way in the very step in which it is known, and that nobody waits for.
+/// What comes after the `state_dir` was closed is lost.
+#[derive(Debug, Clone)]
+pub struct Inbox(mpsc::Sender<Message>);
+
+impl Inbox {
+    /// Remembers that the store of this source went back, having been seen up to that revision:
+    /// nothing that begins at or below it is believed until its operator accepts that. It is never
+    /// durable later than a revision that is noted after this.
+    pub fn distrust(&self, source: &str, through: Revision) {
+        let entry = Entry::Distrusted { source: source.to_owned(), through };
+        let _ = self.0.send(Message::Entry(Some(entry), None));
+    }
+
+    /// Forgets all revisions of a source, those that were noted too: its operator accepted that its
+    /// store went back. That its locks may have left requests at the worker stays remembered, of no
+    /// tenure in particular. What is handed over after this is behind it.
+    pub fn forget(&self, source: &str) {
+        let entry = Entry::Forget { source: source.to_owned() };
+        let _ = self.0.send(Message::Entry(Some(entry), None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One whose thread takes nothing that comes in until the sender is dropped.
+    fn that_hangs() -> (StateDir, mpsc::Sender<()>) {
+        let (messages, told) = mpsc::channel();
+        let (go_on, stop) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || drop((stop.recv(), told)));
+        let (shared, directory) = (Arc::default(), PathBuf::new());
+        let (ended, inherited_until) = (None, None);
+        (StateDir { messages, shared, directory, thread, ended, inherited_until }, go_on)
+    }
+
+    #[test]
+    fn a_disk_that_hangs_fails_once_nobody_would_wait_for_it() {
+        let (state_dir, _go_on) = that_hangs();
+        assert!(!state_dir.is_failing(Duration::ZERO), "nothing was asked of it");
+        let begun = Instant::now();
+        state_dir.shared.disk().busy_since = Some(begun);
+        while begun.elapsed() == Duration::ZERO {} // The clock may be coarse.
+        assert!(
+            state_dir.is_failing(Duration::ZERO)
+                && !state_dir.is_failing(Duration::from_secs(3600))
+        );
+    }
+
+    /// Requests that had given up left their entries behind: while a disk hung, memory grew by one
+    /// for each request.
+    #[tokio::test]
+    async fn what_waits_while_the_disk_hangs_is_bounded() {
+        let (state_dir, go_on) = that_hangs();
+        let record = || {
+            state_dir.hand_over(Some(Entry::Lock {
+                source: "main".to_owned(),
+                lock: LockKey::new("/a").unwrap(),
+                layout: Layout::Key,
+                tenure: Revision::new(7),
+                orphan_timeout: Duration::from_secs(1),
+            }))
+        };
+        (0..WAITING_MAX - 1).for_each(|_| drop(record()));
+        let last = record();
+        assert!(matches!(record().await, Err(StateError::Hangs { .. })));
+        drop(go_on);
+        assert!(matches!(last.await, Err(StateError::Stopped)));
     }
 }

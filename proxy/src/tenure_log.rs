@@ -1,13 +1,13 @@
 //! What this process remembers of the one before it, and what it keeps for the one after it, as the
 //! gates need it.
 
-mod order;
 mod source_memory;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -20,7 +20,6 @@ use crate::lock_sources::LockSources;
 use crate::logging::{Complaints, WithCauses};
 use crate::state::{Remembered, Seen, StateDir, StateError};
 
-use order::Order;
 use source_memory::SourceMemory;
 
 /// How long a request waits for its tenure to be recorded. A disk that takes longer refuses it.
@@ -43,6 +42,35 @@ pub struct Memory {
     order: Order,
     /// Tenures that could not be recorded: each request of them asks for it again.
     unrecorded: Mutex<Complaints>,
+}
+
+/// What has been decided of each source, by its name. Locked by whoever decides something and hands
+/// it to the writer of the state, so that neither a record of a lost history nor how far that was
+/// seen comes behind its end.
+///
+/// The driver of a source waits for it when its operator accepts that the store went back. It holds
+/// nothing then that anybody waits for who has this locked: a gate, the registry, or what the
+/// driver's own state is guarded by.
+type Order = Arc<Mutex<BTreeMap<String, Decided>>>;
+
+/// What has been decided of a source.
+#[derive(Debug, Clone, Copy, Default)]
+struct Decided {
+    /// The longest that requests of its locks may run on unseen.
+    orphan_timeout: Duration,
+    /// How often its operator has accepted that its store went back.
+    acceptances: u64,
+    /// How many of those somebody was told are durable.
+    acceptances_told: u64,
+}
+
+fn kept(order: &Order) -> MutexGuard<'_, BTreeMap<String, Decided>> {
+    order.lock().expect("nothing panics while it puts things in order")
+}
+
+/// What has been decided of that source.
+fn decided(order: &BTreeMap<String, Decided>, source: &str) -> Decided {
+    order.get(source).copied().unwrap_or_default()
 }
 
 impl Memory {
@@ -94,9 +122,15 @@ impl Memory {
     }
 
     fn new_source(&self, name: &str) -> SourceMemory {
-        let (remembered, inbox, order) =
-            (Arc::clone(&self.remembered), self.state.inbox(), self.order.clone());
-        SourceMemory::new(name, remembered, inbox, order, self.unclean_since)
+        SourceMemory {
+            name: name.to_owned(),
+            remembered: Arc::clone(&self.remembered),
+            inbox: self.state.inbox(),
+            order: Arc::clone(&self.order),
+            unclean_since: self.unclean_since,
+            accepted: AtomicBool::new(false),
+            cleared: Mutex::default(),
+        }
     }
 
     /// What the gates of that source begin with.
@@ -139,11 +173,12 @@ impl Memory {
         tenure: Revision,
         orphan_timeout: Duration,
     ) -> Result<(), Rejection> {
-        let orphan_timeout = orphan_timeout.max(self.order.of(lock.source()).orphan_timeout);
+        let longest = decided(&kept(&self.order), lock.source()).orphan_timeout;
+        let orphan_timeout = orphan_timeout.max(longest);
         let mut recorded_as = tenure;
         loop {
             let (record, present, acceptances) = {
-                let order = self.order.keep();
+                let order = kept(&self.order);
                 // The operator may have accepted meanwhile that the store went back, or be about
                 // to. A tenure of the lost history, remembered after that, would stand in the way
                 // of all that come.
@@ -160,9 +195,9 @@ impl Memory {
                     recorded_as,
                     orphan_timeout,
                 );
-                (record, present.clone(), order.of(lock.source()).acceptances)
+                (record, present.clone(), decided(&order, lock.source()).acceptances)
             };
-            match timeout(RECORD_TIMEOUT, record).await {
+            let error = match timeout(RECORD_TIMEOUT, record).await {
                 Ok(Ok(())) => {
                     self.note_recorded(lock, tenure, orphan_timeout, acceptances);
                     return Ok(());
@@ -172,34 +207,22 @@ impl Memory {
                     if lock.layout() == Layout::Key && is_named(&present, known) =>
                 {
                     recorded_as = known;
+                    continue;
                 }
-                Ok(Err(error)) => {
-                    if let Some(times) = self.complaint() {
-                        let error = WithCauses(&error);
-                        tracing::error!(lock = %lock.key(), %error, times, "a tenure cannot be recorded");
-                    }
-                    return Err(Rejection::Unverifiable);
-                }
-                Err(_) => {
-                    if let Some(times) = self.complaint() {
-                        tracing::error!(lock = %lock.key(), times, "a tenure was not recorded within {RECORD_TIMEOUT:?}");
-                    }
-                    return Err(Rejection::Unverifiable);
-                }
+                Ok(Err(error)) => WithCauses(&error).to_string(),
+                Err(_) => format!("it was not recorded within {RECORD_TIMEOUT:?}"),
+            };
+            let mut unrecorded = self.unrecorded.lock().expect("nothing panics while it counts");
+            if let Some(times) = unrecorded.more(1, Instant::now().into_std()) {
+                tracing::error!(lock = %lock.key(), error, times, "a tenure cannot be recorded");
             }
+            return Err(Rejection::Unverifiable);
         }
     }
 
     /// Whether a tenure that begins now could not be let in, by what the disk has done of late.
     pub fn is_failing(&self) -> bool {
         self.state.is_failing(RECORD_TIMEOUT)
-    }
-
-    /// One more tenure could not be recorded; says how many there were if it is time for a line in
-    /// the log.
-    fn complaint(&self) -> Option<u64> {
-        let mut unrecorded = self.unrecorded.lock().expect("nothing panics while it counts");
-        unrecorded.more(1, Instant::now().into_std())
     }
 
     /// Lets the gate know that a tenure is durable, unless that is not so any more, or says too
@@ -211,8 +234,8 @@ impl Memory {
         orphan_timeout: Duration,
         acceptances: u64,
     ) {
-        let order = self.order.keep();
-        let now = order.of(lock.source());
+        let order = kept(&self.order);
+        let now = decided(&order, lock.source());
         // A reload has raised it meanwhile: to be recorded once more.
         let says_too_little = now.orphan_timeout > orphan_timeout;
         // Forgotten with the history that the store has lost: its number may be another tenure's by
@@ -232,8 +255,10 @@ impl Memory {
             let of_source =
                 routes.filter(|route| route.mode.lock().is_some_and(|lock| lock.source == index));
             let Some(longest) = of_source.map(|route| route.orphan_timeout).max() else { continue };
-            let mut order = self.order.keep();
-            if order.raise_orphan_timeout(source.name(), longest) {
+            let mut order = kept(&self.order);
+            let now = order.entry(source.name().to_owned()).or_default();
+            if now.orphan_timeout < longest {
+                now.orphan_timeout = longest;
                 source.locks().iter().for_each(|lock| lock.record_again());
             }
         }
@@ -280,15 +305,17 @@ impl Memory {
     /// If it could not be written.
     pub async fn remembers_acceptance(&self, source: &str) -> Result<bool, StateError> {
         let (acceptances, written) = {
-            let order = self.order.keep();
-            let now = order.of(source);
+            let order = kept(&self.order);
+            let now = decided(&order, source);
             if now.acceptances == now.acceptances_told {
                 return Ok(false);
             }
             (now.acceptances, self.state.written())
         };
         written.await?;
-        self.order.keep().told_of(source, acceptances);
+        let mut order = kept(&self.order);
+        let told = &mut order.entry(source.to_owned()).or_default().acceptances_told;
+        *told = acceptances.max(*told);
         Ok(true)
     }
 
@@ -305,7 +332,7 @@ impl Memory {
         let now = Instant::now();
         for source in sources {
             // What was seen before an acceptance is not noted after it.
-            let _order = self.order.keep();
+            let _order = kept(&self.order);
             let status = source.status(now);
             if let Some(revision) = status.revision {
                 self.state.note_seen(source.name(), Seen { revision, store: status.store });

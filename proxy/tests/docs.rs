@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use fencepost::metrics::{Metrics, SourceReading, TlsUse};
+use fencepost::metrics::{Metrics, TlsUse};
 use fencepost::refusal::{AnswerForm, Failure};
 use fencepost_config::Config;
+use fencepost_locks::{LockSource, MemoryStore, SourceOptions, SourceStatus};
 use fencepost_policy::Rejection;
 use fencepost_tls::{Dated, Expiry};
+use tokio::time::Instant;
 
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
@@ -60,20 +62,14 @@ fn existing_metrics() -> BTreeSet<String> {
     route.failed(Failure::NoAnswer);
     metrics.set_lost(0, 0, 0);
     metrics.set_connections_ended(0, |_| 0);
-    let reading = SourceReading {
-        up: Some(true),
-        age_seconds: 0.0,
-        watch_restarts: 0,
-        tracked_locks: 0,
-        tenures: 0,
-        regressed: false,
-    };
+    let (source, _) = LockSource::build("any", SourceOptions::default(), MemoryStore::new());
+    let status = SourceStatus { up: Some(true), ..source.status(Instant::now()) };
     let (what, subject) = (Dated::Certificate, String::new());
     let expiry = Expiry { file: "/t".into(), what, subject, not_before: 0, not_after: 0 };
     metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
     metrics.tls().handshakes(TlsUse::Listener, "any");
     let text =
-        String::from_utf8(metrics.text(&sample_files().remove(0), &[("any", reading)]).unwrap())
+        String::from_utf8(metrics.text(&sample_files().remove(0), &[("any", status)]).unwrap())
             .unwrap();
     text.lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::header::ACCEPT;
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
@@ -11,6 +10,7 @@ use super::Admin;
 use super::answers::{AdminAnswer, json_answer, text};
 use super::paths;
 use super::streams::follow_decisions;
+use crate::dashboard::accepts;
 use crate::metrics::Counted;
 use crate::observe::filter::Query;
 use crate::observe::shadow::Watched;
@@ -90,16 +90,4 @@ impl Admin {
 
 pub(super) fn wants_events(headers: &HeaderMap) -> bool {
     accepts(headers, "text/event-stream")
-}
-
-/// Whether a client asks for that kind of answer by name.
-fn accepts(headers: &HeaderMap, kind: &str) -> bool {
-    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let mut kinds = accepted.flat_map(|value| value.split(','));
-    kinds.any(|accepted| {
-        accepted
-            .split(';')
-            .next()
-            .is_some_and(|accepted| accepted.trim().eq_ignore_ascii_case(kind))
-    })
 }

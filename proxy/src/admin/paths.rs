@@ -25,31 +25,14 @@ pub(super) const INDEX: &str = "fencepost admin\n\n\
     POST /locks/{key}/clear-orphans          none of its orphans is running any more\n\
     POST /sources/{name}/accept-regression   go on with a store that went back\n";
 
-/// The parameters that may stand in a query.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Parameters {
-    /// Whatever somebody likes: probes and scrapes bring their own, and `/decisions` looks at its
-    /// query itself.
-    Any,
-    /// These. Another one would have asked for something that the answer is not, and nobody would
-    /// notice.
-    Only(&'static [&'static str]),
-}
-
 /// Lets a request pass that asks a path for what is there.
 ///
 /// # Errors
 /// What to answer to any other.
-pub(super) fn check(method: &Method, path: &str, query: &str) -> Result<(), AdminAnswer> {
-    match (parameters(method, path), methods(path)) {
-        (Some(Parameters::Any), _) => Ok(()),
-        (Some(Parameters::Only(known)), _) => match unknown(query, known) {
-            Some(wrong) => Err(text(StatusCode::BAD_REQUEST, wrong)),
-            None => Ok(()),
-        },
-        (None, Some(others)) => Err(not_allowed(others)),
-        (None, None) => Err(not_found()),
-    }
+pub(super) fn check(method: &Method, path: &str) -> Result<(), AdminAnswer> {
+    let allowed = methods(path).ok_or_else(not_found)?;
+    let is_allowed = allowed.split(", ").any(|one| one == method.as_str());
+    if is_allowed { Ok(()) } else { Err(not_allowed(allowed)) }
 }
 
 pub(super) fn not_found() -> AdminAnswer {
@@ -73,49 +56,17 @@ pub(super) fn cleared_lock(path: &str) -> Option<&str> {
     path.strip_prefix("/locks/")?.strip_suffix("/clear-orphans")
 }
 
-/// The parameters that a path takes; `None` if it does not take the method.
-fn parameters(method: &Method, path: &str) -> Option<Parameters> {
-    let asks = matches!(*method, Method::GET | Method::HEAD);
-    let changes = *method == Method::POST;
-    match path {
-        "/" | "/livez" | "/readyz" | "/metrics" | "/decisions" if asks => Some(Parameters::Any),
-        "/shadow" if asks => Some(Parameters::Only(&["format"])),
-        "/timeline" | "/log" | "/routes" | "/config" | "/sources" | "/locks" if asks => {
-            Some(Parameters::Only(&[]))
-        }
-        _ if asks && path.starts_with("/locks/") => Some(Parameters::Only(&[])),
-        _ if asks && dashboard::asset(path).is_some() => Some(Parameters::Any),
-        "/log" if changes => Some(Parameters::Only(&["filter"])),
-        "/reload" if changes => Some(Parameters::Only(&[])),
-        _ if changes && (accepted_source(path).is_some() || cleared_lock(path).is_some()) => {
-            Some(Parameters::Only(&[]))
-        }
-        _ => None,
-    }
-}
-
 /// The methods that a path takes; `None` if there is nothing.
 fn methods(path: &str) -> Option<&'static str> {
-    match [Method::GET, Method::POST].map(|method| parameters(&method, path).is_some()) {
-        [true, true] => Some("GET, HEAD, POST"),
-        [true, false] => Some("GET, HEAD"),
-        [false, true] => Some("POST"),
-        [false, false] => None,
+    match path {
+        "/log" => Some("GET, HEAD, POST"),
+        "/reload" => Some("POST"),
+        "/" | "/livez" | "/readyz" | "/metrics" | "/decisions" | "/timeline" | "/shadow"
+        | "/routes" | "/config" | "/sources" | "/locks" => Some("GET, HEAD"),
+        _ if accepted_source(path).is_some() || cleared_lock(path).is_some() => Some("POST"),
+        _ if path.starts_with("/locks/") || dashboard::asset(path).is_some() => Some("GET, HEAD"),
+        _ => None,
     }
-}
-
-/// What is wrong with a query that has other parameters than these. A form sends every field, and
-/// an empty one asks for nothing.
-fn unknown(query: &str, known: &[&str]) -> Option<String> {
-    let mut parameters = form_urlencoded::parse(query.as_bytes());
-    let (name, _) =
-        parameters.find(|(name, value)| !value.is_empty() && !known.contains(&&**name))?;
-    let there_is = if known.is_empty() {
-        "this path takes none".to_owned()
-    } else {
-        format!("there is {}", known.join(", "))
-    };
-    Some(format!("unknown parameter {name:?}; {there_is}\n"))
 }
 
 #[cfg(test)]
@@ -123,8 +74,8 @@ mod tests {
     use super::*;
 
     /// The status of what is not let past, and the methods that it names instead.
-    fn check(method: Method, path: &str, query: &str) -> Option<(u16, String)> {
-        let refused = super::check(&method, path, query).err()?;
+    fn check(method: Method, path: &str) -> Option<(u16, String)> {
+        let refused = super::check(&method, path).err()?;
         let allowed = refused
             .headers()
             .get(http::header::ALLOW)
@@ -139,13 +90,13 @@ mod tests {
             INDEX.lines().filter(|line| line.starts_with("GET ") || line.starts_with("POST "))
         {
             let [method, target] = [0, 1].map(|at| line.split_whitespace().nth(at).unwrap());
-            let (path, query) = target.split_once('?').unwrap_or((target, ""));
-            assert_eq!(check(method.parse().unwrap(), path, query), None, "{line}");
+            let path = target.split('?').next().unwrap();
+            assert_eq!(check(method.parse().unwrap(), path), None, "{line}");
             seen += 1;
         }
         assert!(seen > 15, "{INDEX}");
         for asset in &dashboard::ASSETS {
-            assert_eq!(check(Method::HEAD, asset.path, "v=1"), None, "{}", asset.path);
+            assert_eq!(check(Method::HEAD, asset.path), None, "{}", asset.path);
         }
     }
 
@@ -160,39 +111,13 @@ mod tests {
             (Method::GET, "/sources/main/accept-regression", "POST"),
             (Method::DELETE, "/log", "GET, HEAD, POST"),
         ] {
-            assert_eq!(check(method, path, ""), Some((405, allowed.to_owned())), "{path}");
+            assert_eq!(check(method, path), Some((405, allowed.to_owned())), "{path}");
         }
         for method in [Method::GET, Method::HEAD, Method::POST, Method::DELETE] {
             for path in ["/nothing", "/sources/main", "/reload/", "/dashboard/"] {
-                assert_eq!(
-                    check(method.clone(), path, "a=b"),
-                    Some((404, String::new())),
-                    "{method} {path}"
-                );
+                let found = check(method.clone(), path);
+                assert_eq!(found, Some((404, String::new())), "{method} {path}");
             }
-        }
-    }
-
-    #[test]
-    fn a_parameter_that_would_change_nothing_is_refused() {
-        for (method, path, query) in [
-            (Method::GET, "/shadow", "route=shards"),
-            (Method::GET, "/shadow", "format=text&route=shards"),
-            (Method::GET, "/locks", "owner=shard-1"),
-            (Method::GET, "/locks//k", "x=1"),
-            (Method::GET, "/timeline", "lock=%2Fk"),
-            (Method::POST, "/locks//k/clear-orphans", "owner=shard-1"),
-            (Method::POST, "/log", "filter=info&for=5m"),
-        ] {
-            assert_eq!(check(method, path, query), Some((400, String::new())), "{path}?{query}");
-        }
-        for (path, query) in [
-            ("/shadow", "format=text"),
-            ("/locks", ""),
-            ("/locks", "owner="),
-            ("/readyz", "verbose=1"),
-        ] {
-            assert_eq!(check(Method::GET, path, query), None, "{path}?{query}");
         }
     }
 }

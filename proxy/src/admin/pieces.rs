@@ -11,36 +11,29 @@ use tokio::task::yield_now;
 /// The least that is written at once.
 pub(super) const PIECE_BYTES: usize = 64 * 1024;
 
-/// What stands in the place of a list of locks until that is written. Nothing else has it: within a
-/// text, quotes are escaped.
-pub(super) const NO_LOCKS: &str = r#""locks": []"#;
+/// An object, which has a field, with one more: a list whose items are made as they are asked for.
+pub(super) fn with_list<I: Iterator<Item = Value>>(
+    object: &Value,
+    name: &str,
+    separator: &'static str,
+    items: I,
+) -> impl Iterator<Item = String> + use<I> {
+    let object = object.to_string();
+    let fields = object.strip_suffix('}').expect("an object ends with a brace");
+    let items = items.map(|item| item.to_string());
+    once(format!("{fields},\"{name}\":["))
+        .chain(separated(separator, items))
+        .chain(once("]}".into()))
+}
 
-/// The same where a document stands on one line.
-pub(super) const NO_LOCKS_ON_ONE_LINE: &str = r#""locks":[]"#;
-
-/// The list of these locks, `indent` into the document; `none`: there is none to ask for.
-pub(super) fn list(
-    locks: impl Iterator<Item = Value>,
-    none: bool,
-    indent: &'static str,
+/// With the separator before each but the first.
+fn separated(
+    separator: &'static str,
+    items: impl Iterator<Item = String>,
 ) -> impl Iterator<Item = String> {
-    let end = if none { "]".to_owned() } else { format!("\n{indent}]") };
-    let locks = with_commas(
-        locks.map(move |lock| format!("\n{lock:#}").replace('\n', &format!("\n{indent}  "))),
-    );
-    once(r#""locks": ["#.to_owned()).chain(locks).chain(once(end))
-}
-
-/// The same on one line.
-pub(super) fn list_on_one_line(locks: impl Iterator<Item = Value>) -> impl Iterator<Item = String> {
-    once(r#""locks":["#.to_owned())
-        .chain(with_commas(locks.map(|lock| lock.to_string())))
-        .chain(once("]".to_owned()))
-}
-
-/// With a comma before each but the first.
-fn with_commas(items: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
-    items.enumerate().map(|(number, item)| if number == 0 { item } else { format!(",{item}") })
+    items
+        .enumerate()
+        .map(move |(number, item)| if number == 0 { item } else { separator.to_owned() + &item })
 }
 
 /// These parts in few pieces. Between any two of them others have their turn, however fast they are

@@ -23,10 +23,7 @@ impl Admin {
             .iter()
             .zip(&generation.routes)
             .map(|(route, in_force)| self.route_json(route, in_force));
-        let now = Instant::now();
-        let lately = self
-            .observations
-            .look(|book| book.lately.refused(now, generation.process.metrics.refused()));
+        let lately = self.observed().look(|book| book.lately.refusals(Instant::now()));
         json_answer(&json!({
             "now_ms": millis(SystemTime::now()),
             "process": self.process_json(),

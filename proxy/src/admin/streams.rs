@@ -8,14 +8,12 @@
 use std::future::ready;
 use std::iter::once;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt, unfold};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::Admin;
@@ -24,13 +22,24 @@ use super::pieces::in_pieces;
 use crate::observe::{Filter, Observations};
 
 /// How many clients may listen at a time.
-const STREAMS_MAX: usize = 32;
+pub(crate) const STREAMS_MAX: usize = 32;
 
 /// A client that hears nothing for so long is told that nothing happens.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// How many decisions are written at once.
 const BATCH_MAX: usize = 500;
+
+/// A comment, which no client takes for news.
+pub(super) const NOTHING: &str = ": nothing has happened\n\n";
+
+/// What is told, in parts that are made as they are asked for.
+pub(super) type Parts = Box<dyn Iterator<Item = String> + Send>;
+
+/// Tells what there is to tell now, if anything is. Where `is_silent`, there has been nothing for
+/// [`SILENCE_MAX`], and it has to say so.
+pub(super) trait News: FnMut(&Observations, bool) -> Option<Parts> + Send + 'static {}
+impl<N: FnMut(&Observations, bool) -> Option<Parts> + Send + 'static> News for N {}
 
 /// Sent first: there is a connection, and when it breaks, come back after a second, to go on from
 /// that event.
@@ -39,58 +48,57 @@ pub(super) fn welcome(from: Option<String>) -> String {
     format!("{id}retry: 1000\n\n")
 }
 
+/// One event. JSON on one line has no line break that would end it early.
+pub(super) fn event(name: &str, id: Option<String>, data: &Value) -> String {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    format!("{id}event: {name}\ndata: {data}\n\n")
+}
+
 impl Admin {
     /// Answers with a stream, unless too many listen already.
-    pub(super) fn stream(&self, events: impl Stream<Item = Bytes> + 'static) -> AdminAnswer {
-        let Some(place) = StreamPlace::take(&self.streams) else {
-            return text(
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("{STREAMS_MAX} clients listen already\n"),
-            );
+    pub(super) fn stream(&self, events: impl Stream<Item = Bytes> + Send + 'static) -> AdminAnswer {
+        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
+            let full = format!("{STREAMS_MAX} clients listen already\n");
+            return text(StatusCode::SERVICE_UNAVAILABLE, full);
         };
-        let events = unfold((Box::pin(events), place), |(mut events, place)| async move {
-            let piece = events.next().await?;
-            Some((piece, (events, place)))
-        });
-        streamed("text/event-stream", events)
+        streamed("text/event-stream", events.inspect(move |_| _ = &place))
     }
 }
 
-/// One of those that listen, for as long as this lives.
-struct StreamPlace(Arc<AtomicUsize>);
-
-impl StreamPlace {
-    fn take(taken: &Arc<AtomicUsize>) -> Option<StreamPlace> {
-        let place = StreamPlace(Arc::clone(taken));
-        (taken.fetch_add(1, Ordering::Relaxed) < STREAMS_MAX).then_some(place)
-    }
+/// That welcome, what there is to tell now, and what there is whenever something has been
+/// collected: `pace` after the last look at the soonest.
+pub(super) fn follow(
+    observations: Arc<Observations>,
+    pace: Duration,
+    welcome: String,
+    news: impl News,
+) -> impl Stream<Item = Bytes> {
+    let changed = observations.follow();
+    let following = (observations, changed, news, Instant::now());
+    let told = unfold(following, move |(observations, mut changed, mut news, mut look_due)| {
+        async move {
+            // Whatever else happens: of much there is nothing to tell, and a client that is gone is
+            // found out by what is written to it.
+            let silent_until = Instant::now() + SILENCE_MAX;
+            let parts = loop {
+                if Instant::now() < look_due {
+                    sleep_until(look_due).await;
+                }
+                look_due = Instant::now() + pace;
+                if let Some(parts) = news(&observations, false) {
+                    break parts;
+                }
+                tokio::select! {
+                    changed = changed.changed() => changed.ok()?,
+                    () = sleep_until(silent_until) => break news(&observations, true)?,
+                }
+            };
+            Some((parts, (observations, changed, news, look_due)))
+        }
+    });
+    let welcome: Parts = Box::new(once(welcome));
+    stream::once(ready(welcome)).chain(told).flat_map(in_pieces)
 }
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What somebody follows, and how much of it was told.
-pub(super) trait Follower {
-    /// How long after one look the next may come.
-    const PACE: Duration;
-
-    /// What there is to tell now, if anything is.
-    fn news(&mut self, observations: &Arc<Observations>) -> Option<Parts>;
-
-    /// What is said when there has been nothing for [`SILENCE_MAX`].
-    fn nothing(&self, _: &Observations) -> String {
-        NOTHING.to_owned()
-    }
-}
-
-/// What is told, in parts that are made as they are asked for.
-pub(super) type Parts = Box<dyn Iterator<Item = String>>;
-
-/// A comment, which no client takes for news.
-const NOTHING: &str = ": nothing has happened\n\n";
 
 /// Each decision that passes the filter: those from now on, those since a time, or those after the
 /// last that was got before.
@@ -99,7 +107,7 @@ pub(super) fn follow_decisions(
     filter: Filter,
     last_event: Option<&str>,
 ) -> impl Stream<Item = Bytes> + use<> {
-    let after = match last_event.map(|id| observations.number_of(id)) {
+    let mut after = match last_event.map(|id| observations.number_of(id)) {
         // Of another process: whatever is kept came later.
         Some(number) => number.unwrap_or(0),
         None if filter.asks_for_the_past() => 0,
@@ -108,96 +116,32 @@ pub(super) fn follow_decisions(
     // Who gets none before the connection breaks has missed what passed meanwhile, and what comes
     // then.
     let welcome = welcome(Some(observations.event_id(after)));
-    follow(observations, welcome, Decisions { filter, after, is_first_look: last_event.is_none() })
-}
-
-struct Decisions {
-    filter: Filter,
-    /// The number of the last that was looked at.
-    after: u64,
-    is_first_look: bool,
-}
-
-impl Follower for Decisions {
-    const PACE: Duration = Duration::ZERO;
-
-    fn news(&mut self, observations: &Arc<Observations>) -> Option<Parts> {
-        let found =
-            observations.look(|book| book.decisions.after(self.after, &self.filter, BATCH_MAX));
-        self.after = found.after;
+    let mut is_first_look = last_event.is_none();
+    follow(observations, Duration::ZERO, welcome, move |observations, is_silent| {
+        if is_silent {
+            // With how far it has been looked, which a client keeps though nothing else is said
+            // (WHATWG HTML, 9.2.6): who comes back has missed nothing that passed before and was not
+            // asked for.
+            let text = format!("id: {}\n{NOTHING}", observations.event_id(after));
+            return Some(Box::new(once(text)));
+        }
+        let found = observations.look(|book| book.decisions.after(after, &filter, BATCH_MAX));
+        after = found.after;
         let mut text = String::new();
         // Who has asked for the past gets what there is of it, and has missed nothing.
-        if found.missed > 0 && !self.is_first_look {
+        if found.missed > 0 && !is_first_look {
             text += &event("lost", None, &json!({ "lost": found.missed }));
         }
-        self.is_first_look = false;
+        is_first_look = false;
         for (number, decision) in found.decisions {
             text += &event("decision", Some(observations.event_id(number)), &decision.to_json());
         }
         (!text.is_empty()).then(|| Box::new(once(text)) as Parts)
-    }
-
-    /// With how far it has been looked, which a client keeps though nothing else is said (WHATWG
-    /// HTML, 9.2.6): who comes back has missed nothing that passed before and was not asked for.
-    fn nothing(&self, observations: &Observations) -> String {
-        format!("id: {}\n{NOTHING}", observations.event_id(self.after))
-    }
-}
-
-/// That welcome, what there is to tell now, and what there is whenever something has been
-/// collected.
-pub(super) fn follow(
-    observations: Arc<Observations>,
-    welcome: String,
-    follower: impl Follower,
-) -> impl Stream<Item = Bytes> {
-    let changed = observations.follow();
-    let following = Following { observations, changed, follower, look_due: Instant::now() };
-    let news = unfold(following, |mut following| async move {
-        let news = following.next().await?;
-        Some((news, following))
-    });
-    let welcome: Parts = Box::new(once(welcome));
-    stream::once(ready(welcome)).chain(news).flat_map(in_pieces)
-}
-
-struct Following<F> {
-    observations: Arc<Observations>,
-    changed: watch::Receiver<()>,
-    follower: F,
-    look_due: Instant,
-}
-
-impl<F: Follower> Following<F> {
-    async fn next(&mut self) -> Option<Parts> {
-        // Whatever else happens: of much there is nothing to tell, and a client that is gone is
-        // found out by what is written to it.
-        let silent_until = Instant::now() + SILENCE_MAX;
-        loop {
-            if Instant::now() < self.look_due {
-                sleep_until(self.look_due).await;
-            }
-            self.look_due = Instant::now() + F::PACE;
-            if let Some(news) = self.follower.news(&self.observations) {
-                return Some(news);
-            }
-            tokio::select! {
-                changed = self.changed.changed() => changed.ok()?,
-                () = sleep_until(silent_until) => return Some(Box::new(once(self.follower.nothing(&self.observations)))),
-            }
-        }
-    }
-}
-
-/// One event. JSON on one line has no line break that would end it early.
-pub(super) fn event(name: &str, id: Option<String>, data: &Value) -> String {
-    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
-    format!("{id}event: {name}\ndata: {data}\n\n")
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
     use std::pin::Pin;
     use std::time::SystemTime;
 
@@ -215,7 +159,7 @@ mod tests {
     ) -> Option<String> {
         let others = async {
             loop {
-                observations.note_decision(0, None, || Box::new(Decision::for_tests("another's")));
+                observations.note_decision(Box::new(Decision::for_tests("another's")));
                 observations.collect(Vec::new());
                 sleep(Duration::from_secs(1)).await;
             }
@@ -240,7 +184,7 @@ mod tests {
     /// lost.
     #[tokio::test(start_paused = true)]
     async fn who_follows_what_never_comes_hears_so_whatever_else_happens_and_misses_none_of_it() {
-        let observations = Arc::new(Observations::new(NonZeroUsize::MIN, 2));
+        let observations = Arc::new(Observations::new(2));
         let mut stream = decisions_of_nobody(&observations, None);
         assert_eq!(stream.next().await.unwrap(), welcome(Some(observations.event_id(0))));
         let said = next(&observations, &mut stream).await.expect("it is not silent");

@@ -7,19 +7,16 @@ use std::iter::once;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use fencepost_config::Lock;
 use fencepost_policy::LockKey;
-use futures_util::stream::Stream;
 use http::HeaderMap;
 use serde_json::Value;
 
 use super::Admin;
 use super::answers::{AdminAnswer, JSON, streamed};
 use super::observed::wants_events;
-use super::pieces::{NO_LOCKS, NO_LOCKS_ON_ONE_LINE, in_pieces, list, list_on_one_line};
-use super::streams::{Follower, Parts, event, follow, welcome};
-use crate::active_config::ActiveConfig;
+use super::pieces::{in_pieces, with_list};
+use super::streams::{NOTHING, News, Parts, event, follow, welcome};
 use crate::generation::Generation;
 use crate::observe::Observations;
 use crate::observe::timeline::{LockId, RowContext};
@@ -29,31 +26,32 @@ const PACE: Duration = Duration::from_secs(1);
 
 impl Admin {
     pub(super) fn timeline(&self, headers: &HeaderMap) -> AdminAnswer {
-        let rows = Rows {
-            observations: Arc::clone(self.observed()),
-            context: context(self.in_force.clone()),
-        };
+        let (observations, in_force) = (Arc::clone(self.observed()), self.in_force.clone());
+        let context =
+            move |source: &str, lock: &LockKey| row_context(&in_force.now(), source, lock);
+        let rows = Rows { observations: Arc::clone(&observations), context: Arc::new(context) };
         if wants_events(headers) {
-            return self.stream(follow_timeline(rows));
+            return self.stream(follow(observations, PACE, welcome(None), rows.news()));
         }
-        streamed(JSON, in_pieces(rows.document()))
+        // A lock on each line.
+        streamed(JSON, in_pieces(rows.whole(",\n").chain(once("\n".to_owned()))))
     }
 }
 
 /// Where rows come from. Whoever reads slowly holds on to no configuration, so that none outlives
 /// its time for that.
 #[derive(Clone)]
-struct Rows<C> {
+struct Rows {
     observations: Arc<Observations>,
-    context: C,
+    context: Arc<Context>,
 }
 
-trait Context: Fn(&str, &LockKey) -> RowContext + Clone + 'static {}
-impl<C: Fn(&str, &LockKey) -> RowContext + Clone + 'static> Context for C {}
+/// What a row does not know by itself, by its source and lock.
+type Context = dyn Fn(&str, &LockKey) -> RowContext + Send + Sync;
 
-impl<C: Context> Rows<C> {
+impl Rows {
     /// Of these locks, as they are when they are asked for.
-    fn of(&self, locks: Vec<LockId>) -> impl Iterator<Item = Value> + use<C> {
+    fn of(&self, locks: Vec<LockId>) -> impl Iterator<Item = Value> + Send + use<> {
         let Rows { observations, context } = self.clone();
         locks.into_iter().filter_map(move |id| {
             let context = context(&id.0, &id.1);
@@ -61,71 +59,38 @@ impl<C: Context> Rows<C> {
         })
     }
 
-    /// All but the rows, and of which locks there are some.
-    fn begin(&self) -> (Value, Vec<LockId>) {
-        self.observations.look(|book| {
-            (book.timeline.without_rows(SystemTime::now()), book.timeline.changed_after(0))
-        })
-    }
-
     /// All of it.
-    fn document(&self) -> impl Iterator<Item = String> + use<C> {
-        let (without_rows, locks) = self.begin();
-        let none = locks.is_empty();
-        around(&format!("{without_rows:#}\n"), NO_LOCKS, list(self.of(locks), none, "  "))
+    fn whole(&self, separator: &'static str) -> impl Iterator<Item = String> + Send + use<> {
+        let (without_rows, locks) = self.observations.look(|book| {
+            (book.timeline.without_rows(SystemTime::now()), book.timeline.changed_after(0))
+        });
+        with_list(&without_rows, "locks", separator, self.of(locks))
     }
 
-    /// All of it as one event.
-    fn whole(&self) -> impl Iterator<Item = String> + use<C> {
-        let (without_rows, locks) = self.begin();
-        let without_rows = event("timeline", None, &without_rows);
-        around(&without_rows, NO_LOCKS_ON_ONE_LINE, list_on_one_line(self.of(locks)))
-    }
-}
-
-/// A document with its list of locks in its place.
-fn around<L: Iterator<Item = String>>(
-    document: &str,
-    no_locks: &str,
-    list: L,
-) -> impl Iterator<Item = String> + use<L> {
-    let (before, behind) =
-        document.split_once(no_locks).expect("a timeline without rows has an empty list of locks");
-    once(before.to_owned()).chain(list).chain(once(behind.to_owned()))
-}
-
-fn follow_timeline(rows: Rows<impl Context>) -> impl Stream<Item = Bytes> {
-    follow(Arc::clone(&rows.observations), welcome(None), Followed { rows, seen: None })
-}
-
-struct Followed<C> {
-    rows: Rows<C>,
-    /// The version of what was told; `None` before anything was.
-    seen: Option<u64>,
-}
-
-impl<C: Context> Follower for Followed<C> {
-    const PACE: Duration = PACE;
-
-    fn news(&mut self, observations: &Arc<Observations>) -> Option<Parts> {
-        let present = observations.look(|book| book.timeline.version());
-        let Some(seen) = self.seen.replace(present) else {
-            return Some(Box::new(self.rows.whole()));
-        };
-        let (locks, outages) = observations
-            .look(|book| (book.timeline.changed_after(seen), book.timeline.outages_after(seen)));
-        if locks.is_empty() && outages.is_none() {
-            return None;
+    /// All of it, and then what changes.
+    fn news(self) -> impl News {
+        let mut seen = None;
+        move |observations: &Observations, is_silent| {
+            if is_silent {
+                return Some(Box::new(once(NOTHING.to_owned())));
+            }
+            let present = observations.look(|book| book.timeline.version());
+            let Some(seen) = seen.replace(present) else {
+                let begin = once("event: timeline\ndata: ".to_owned());
+                let end = once("\n\n".to_owned());
+                return Some(Box::new(begin.chain(self.whole(",")).chain(end)) as Parts);
+            };
+            let (locks, outages) = observations.look(|book| {
+                (book.timeline.changed_after(seen), book.timeline.outages_after(seen))
+            });
+            if locks.is_empty() && outages.is_none() {
+                return None;
+            }
+            let outages = outages.map(|outages| event("outages", None, &outages));
+            let rows = self.of(locks).map(|row| event("lock", None, &row));
+            Some(Box::new(outages.into_iter().chain(rows)))
         }
-        let outages = outages.map(|outages| event("outages", None, &outages));
-        let rows = self.rows.of(locks).map(|row| event("lock", None, &row));
-        Some(Box::new(outages.into_iter().chain(rows)))
     }
-}
-
-/// What a row does not know by itself, by the configuration in force.
-fn context(in_force: ActiveConfig) -> impl Context {
-    move |source: &str, lock: &LockKey| row_context(&in_force.now(), source, lock)
 }
 
 fn row_context(generation: &Generation, source: &str, lock: &LockKey) -> RowContext {
@@ -144,8 +109,6 @@ fn row_context(generation: &Generation, source: &str, lock: &LockKey) -> RowCont
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
     use fencepost_locks::TenureChange;
     use fencepost_policy::{Layout, Owner, Revision, Tenure};
     use futures_util::{FutureExt, StreamExt};
@@ -154,14 +117,14 @@ mod tests {
 
     use super::super::pieces::PIECE_BYTES;
     use super::*;
-    use crate::observe::{Event, TenureNews};
+    use crate::observe::TenureNews;
 
-    fn rows() -> Rows<impl Context> {
+    fn rows() -> Rows {
         let context = |_: &str, lock: &LockKey| RowContext {
             routes: vec![lock.as_str().to_owned()],
             present: None,
         };
-        Rows { observations: Arc::new(Observations::new(NonZeroUsize::MIN, 10)), context }
+        Rows { observations: Arc::new(Observations::new(10)), context: Arc::new(context) }
     }
 
     /// A tenure of that lock begins, and the one before ends.
@@ -180,32 +143,28 @@ mod tests {
             is_first_news: false,
         };
         let (at, source) = (SystemTime::UNIX_EPOCH, "\"locks\": []".into());
-        observations.collect(vec![Event::Tenure(Box::new(TenureNews { at, source, change }))]);
-    }
-
-    /// Written in one, as it is at that time.
-    fn whole(rows: &Rows<impl Context>, now_ms: &Value) -> Value {
-        let (mut whole, locks) = rows.begin();
-        whole["locks"] = rows.of(locks).collect();
-        whole["now_ms"] = now_ms.clone();
-        whole
+        observations.collect(vec![TenureNews { at, source, change }]);
     }
 
     #[test]
-    fn the_document_and_the_event_read_as_if_they_were_written_in_one() {
+    fn the_document_and_the_event_have_all_rows() {
         let rows = rows();
         for locks in 0..3 {
             (0..locks).for_each(|lock| change(&rows.observations, lock, 7));
-            let document: String = rows.document().collect();
-            let told: Value = serde_json::from_str(&document).unwrap();
-            let expected = whole(&rows, &told["now_ms"]);
-            assert_eq!(document, format!("{expected:#}\n"), "{locks} locks");
-            let told: String = rows.whole().collect();
-            let data =
-                told.strip_prefix("event: timeline\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
-            let expected = whole(&rows, &serde_json::from_str::<Value>(data).unwrap()["now_ms"]);
-            assert_eq!(data, expected.to_string(), "{locks} locks");
+            let document: String = rows.whole(",\n").collect();
+            let mut told: Value = serde_json::from_str(&document).unwrap();
+            assert_eq!(told["locks"], rows.of(told_locks(&rows)).collect::<Value>());
+            let event: String = rows.clone().news()(&rows.observations, false).unwrap().collect();
+            let data = event.strip_prefix("event: timeline\ndata: ").unwrap();
+            let data = data.strip_suffix("\n\n").filter(|data| !data.contains('\n')).unwrap();
+            let event: Value = serde_json::from_str(data).unwrap();
+            told["now_ms"] = event["now_ms"].clone();
+            assert_eq!(told, event, "{locks} locks");
         }
+    }
+
+    fn told_locks(rows: &Rows) -> Vec<LockId> {
+        rows.observations.look(|book| book.timeline.changed_after(0))
     }
 
     /// Everybody else waited for as long, and it took several hundred MiB.
@@ -230,13 +189,13 @@ mod tests {
                 "{count} pieces, {bytes} bytes"
             );
         };
-        pieces_of(Box::new(rows.document())).await;
-        let mut followed = Followed { rows: rows.clone(), seen: None };
+        pieces_of(Box::new(rows.whole(",\n"))).await;
         let observations = Arc::clone(&rows.observations);
-        pieces_of(followed.news(&observations).unwrap()).await;
-        assert!(followed.news(&observations).is_none());
-        followed.seen = Some(0);
-        pieces_of(followed.news(&observations).unwrap()).await;
+        let mut news = rows.news();
+        pieces_of(news(&observations, false).unwrap()).await;
+        assert!(news(&observations, false).is_none());
+        (0..500).for_each(|lock| change(&observations, lock, 21));
+        pieces_of(news(&observations, false).unwrap()).await;
     }
 
     /// All that is kept of a lock was sent ten times a second: a refusal of each of 300 locks in
@@ -245,7 +204,8 @@ mod tests {
     async fn a_change_is_told_at_once_and_what_follows_it_once_a_second() {
         let rows = rows();
         let observations = Arc::clone(&rows.observations);
-        let mut stream = Box::pin(follow_timeline(rows));
+        let mut stream =
+            Box::pin(follow(Arc::clone(&observations), PACE, welcome(None), rows.news()));
         let mut next = async |most| timeout(most, stream.next()).await.ok().flatten();
         let soon = Duration::from_millis(1);
         assert_eq!(next(soon).await.unwrap(), welcome(None));

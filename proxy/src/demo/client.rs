@@ -1,19 +1,16 @@
-//! The masters' HTTP client: what they write, and what they are told.
+//! The masters' HTTP client: what they write, and what they are told. A request is bytes, so that
+//! the network can hold it back.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Context;
-use bytes::Bytes;
+use anyhow::{Context, anyhow};
 use fencepost_policy::FenceToken;
-use http::{Method, Request, Response};
-use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
-
-use crate::refusal::FENCE_REASON;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// How long anything on loopback may take. It takes milliseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -57,12 +54,18 @@ pub(super) struct Refusal {
 }
 
 impl Write {
-    fn request(&self) -> Result<Request<Full<Bytes>>, http::Error> {
-        Request::put(PATH)
-            .header("Host", "worker")
-            .header("Fence-Owner", self.token.owner)
-            .header("Fence-Revision", self.token.revision.to_string())
-            .body(Full::from(self.balance.to_string()))
+    /// The whole request.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let Write { name: _, token, balance } = self;
+        let balance = balance.to_string();
+        format!(
+            "PUT {PATH} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nFence-Owner: {}\r\nFence-Revision: {}\r\n\
+             Content-Length: {}\r\n\r\n{balance}",
+            token.owner,
+            token.revision,
+            balance.len(),
+        )
+        .into_bytes()
     }
 }
 
@@ -76,46 +79,34 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Sends a write and waits for what becomes of it, for as long as that takes.
-pub(super) async fn send(to: SocketAddr, write: &Write) -> anyhow::Result<Answer> {
-    let response = exchange(to, write.request()?)
-        .await
-        .with_context(|| format!("{} was not answered", write.name))?;
-    let body = response.body();
-    let text = || String::from_utf8_lossy(body).trim_end().to_owned();
-    let reason = response.headers().get(FENCE_REASON);
-    Ok(match (response.status().as_u16(), reason) {
-        (200, None) => Answer::Applied,
-        (status, Some(reason)) => match serde_json::from_slice::<Refusal>(body) {
-            Ok(refusal) if *reason == refusal.reason && refusal.status == status => {
-                Answer::Refused(refusal)
-            }
-            _ => Answer::Other(format!("{status} with a document that says otherwise: {}", text())),
-        },
-        (status, None) => Answer::Other(format!("{status}: {}", text())),
+/// Sends the bytes of a write and waits for what becomes of it.
+pub(super) async fn send(to: SocketAddr, write: &[u8]) -> anyhow::Result<Answer> {
+    let (status, body) = exchange(to, write).await?;
+    Ok(match serde_json::from_str::<Refusal>(&body) {
+        Ok(refusal) if refusal.status == status => Answer::Refused(refusal),
+        Err(_) if status == 200 => Answer::Applied,
+        Ok(_) | Err(_) => Answer::Other(format!("{status}: {body}")),
     })
 }
 
 /// What is at a path, and its status.
 pub(super) async fn get(from: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
-    let request = Request::builder()
-        .method(Method::GET)
-        .uri(path)
-        .header("Host", "localhost")
-        .body(Full::default())?;
-    let response = tokio::time::timeout(PATIENCE, exchange(from, request))
-        .await
-        .context("no answer in time")??;
-    Ok((response.status().as_u16(), String::from_utf8_lossy(response.body()).trim_end().to_owned()))
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    exchange(from, request.as_bytes()).await
 }
 
-/// One request on a connection of its own.
-async fn exchange(
-    to: SocketAddr,
-    mut request: Request<Full<Bytes>>,
-) -> anyhow::Result<Response<Bytes>> {
-    *request.uri_mut() = format!("http://{to}{}", request.uri()).parse()?;
-    let (head, body) =
-        Client::builder(TokioExecutor::new()).build_http().request(request).await?.into_parts();
-    Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
+/// One request on a connection of its own: the status, and the body as text.
+async fn exchange(to: SocketAddr, request: &[u8]) -> anyhow::Result<(u16, String)> {
+    let exchanged = timeout(PATIENCE, async {
+        let mut connection = TcpStream::connect(to).await?;
+        connection.write_all(request).await?;
+        let mut response = String::new();
+        connection.read_to_string(&mut response).await?;
+        std::io::Result::Ok(response)
+    });
+    let response = exchanged.await.context("no answer in time")??;
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| anyhow!("this is no response: {head}"))?;
+    Ok((status, body.trim_end().to_owned()))
 }

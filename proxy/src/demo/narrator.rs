@@ -25,17 +25,13 @@ pub(super) enum Tone {
     /// As something that went through.
     Through,
     /// As something that was kept out, or got lost.
-    EnterError,
+    KeptOut,
 }
 
-/// How text looks where there are colours.
-#[derive(Clone, Copy)]
-enum Look {
-    Bold,
-    Cyan,
-    Green,
-    Red,
-}
+const BOLD: u8 = 1;
+const RED: u8 = 31;
+const GREEN: u8 = 32;
+const CYAN: u8 = 36;
 
 impl Narrator {
     /// One that finds out whom it speaks to.
@@ -51,7 +47,7 @@ impl Narrator {
 
     /// A heading, with an empty line on both sides.
     pub(super) fn heading(&self, text: &str) -> io::Result<()> {
-        self.print(&format!("\n{}\n", self.look(Look::Bold, text)))
+        self.print(&format!("\n{}\n", self.look(BOLD, text)))
     }
 
     /// Text that nobody in particular says.
@@ -66,7 +62,7 @@ impl Narrator {
 
     /// What one of the cast does or says. Further lines of the text stand below its first.
     pub(super) fn tell(&self, who: &str, tone: Tone, text: &str) -> io::Result<()> {
-        let name = self.look(Look::Cyan, &format!("{who:<NAME_WIDTH$}"));
+        let name = self.look(CYAN, &format!("{who:<NAME_WIDTH$}"));
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
         self.print(&format!("  {name}{}", self.toned(tone, first)))?;
         if rest.is_empty() { Ok(()) } else { self.print(&indented(rest, 2 + NAME_WIDTH)) }
@@ -80,23 +76,14 @@ impl Narrator {
     fn toned(&self, tone: Tone, text: &str) -> String {
         match tone {
             Tone::Plain => text.to_owned(),
-            Tone::Through => self.look(Look::Green, text),
-            Tone::EnterError => self.look(Look::Red, text),
+            Tone::Through => self.look(GREEN, text),
+            Tone::KeptOut => self.look(RED, text),
         }
     }
 
-    fn look(&self, look: Look, text: &str) -> String {
-        if !self.coloured {
-            return text.to_owned();
-        }
-        // Select Graphic Rendition (ECMA-48).
-        let code = match look {
-            Look::Bold => 1,
-            Look::Cyan => 36,
-            Look::Green => 32,
-            Look::Red => 31,
-        };
-        format!("\x1b[{code}m{text}\x1b[0m")
+    /// Text in that rendition (ECMA-48, SGR), where there are colours.
+    fn look(&self, code: u8, text: &str) -> String {
+        if self.coloured { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
     /// Not `println!`: whoever pipes us may have read enough, and that is no reason to panic.

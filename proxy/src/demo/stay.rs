@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use super::Stage;
 use super::client::{PATH, Write};
-use super::narrator::Tone::{EnterError, Through};
+use super::narrator::Tone::{KeptOut, Through};
 use super::story::Ending;
 use super::worker::Applied;
 
@@ -21,7 +21,7 @@ pub(super) async fn look_around(stage: &mut Stage, ending: &Ending) -> anyhow::R
             over = &mut kept, if is_kept => {
                 is_kept = false;
                 let text = format!("{}'s lease is not renewed any more: {over}.", ending.holder.owner);
-                narrator.tell("store", EnterError, &text)?;
+                narrator.tell("store", KeptOut, &text)?;
             }
             Some(Applied { owner, revision, balance }) = worker.next_applied() => {
                 let text = format!("applies a write of \"{owner}, {revision}\": the balance is {balance}.");

@@ -3,10 +3,9 @@
 
 use anyhow::Context;
 
-use super::client::{self, Answer, PATH, PATIENCE, Refusal, Token, Write};
-use super::narrator::Tone::{EnterError, Plain, Through};
-use super::network::HeldRequest;
-use super::summary::{self, Arrival, Fate};
+use super::client::{self, Answer, PATH, Refusal, Token, Write};
+use super::narrator::Tone::{KeptOut, Plain, Through};
+use super::summary;
 use super::worker::Applied;
 use super::{Stage, expect_that, otherwise};
 
@@ -31,7 +30,7 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
         .heading("1. shard-1 takes the lock and writes, but the network holds its write back")?;
     let first = take_the_lock(stage, "shard-1").await?;
     let r1 = Write { name: "R1", token: first, balance: 100 };
-    let held_r1 = send_into_the_network(stage, &r1).await?;
+    let held_r1 = send_into_the_network(stage, &r1)?;
     stage.narrator.pause().await;
 
     stage.narrator.heading("2. shard-1 falls silent, and shard-2 takes over")?;
@@ -49,7 +48,7 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
 
     stage.narrator.heading("3. shard-2 crashes, and shard-1 takes the lock again")?;
     let late = Write { name: "R2b", token: second, balance: 40 };
-    let held_late = send_into_the_network(stage, &late).await?;
+    let held_late = send_into_the_network(stage, &late)?;
     stage.lock.expire().await?;
     stage.narrator.tell("shard-2", Plain, "crashes. Its lease runs out, and the lock is free.")?;
     let third = take_the_lock(stage, "shard-1").await?;
@@ -73,12 +72,8 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
     worker_was_spared(stage, &r3).await?;
     stage.narrator.pause().await;
 
-    let arrivals = [
-        Arrival { write: &r2, fate: Fate::Applied },
-        Arrival { write: &r3, fate: Fate::Applied },
-        Arrival { write: &late, fate: Fate::Refused(&late_refusal) },
-        Arrival { write: &r1, fate: Fate::Refused(&r1_refusal) },
-    ];
+    let arrivals =
+        [(&r2, None), (&r3, None), (&late, Some(&late_refusal)), (&r1, Some(&r1_refusal))];
     summary::tell(&stage.narrator, &arrivals)?;
     Ok(Ending { holder: third, replayed: r1 })
 }
@@ -134,14 +129,16 @@ fn tell_of_sending(stage: &Stage, write: &Write) -> anyhow::Result<()> {
     Ok(stage.narrator.tell(token.owner, Plain, &text)?)
 }
 
-async fn send_into_the_network(stage: &Stage, write: &Write) -> anyhow::Result<HeldRequest> {
+/// Returns what the network has of it.
+fn send_into_the_network(stage: &Stage, write: &Write) -> anyhow::Result<Vec<u8>> {
     tell_of_sending(stage, write)?;
-    let held = HeldRequest::send(write.clone(), stage.proxy.address).await?;
+    let held = write.bytes();
     let text = format!(
         "holds {} back: all its {} bytes are on their way, and stay there.",
-        write.name, held.bytes
+        write.name,
+        held.len()
     );
-    stage.narrator.tell("network", EnterError, &text)?;
+    stage.narrator.tell("network", KeptOut, &text)?;
     Ok(held)
 }
 
@@ -149,8 +146,8 @@ async fn send_into_the_network(stage: &Stage, write: &Write) -> anyhow::Result<H
 async fn send(stage: &mut Stage, write: &Write) -> anyhow::Result<()> {
     tell_of_sending(stage, write)?;
     let Write { name, token, balance } = write;
-    let answer = tokio::time::timeout(PATIENCE, client::send(stage.proxy.address, write)).await;
-    let answer = answer.with_context(|| format!("{name} was not answered in time"))??;
+    let answer = client::send(stage.proxy.address, &write.bytes()).await;
+    let answer = answer.with_context(|| format!("{name} was not answered"))?;
     expect_that(answer == Answer::Applied, || {
         format!("{name} of the lock's holder was answered {answer}")
     })?;
@@ -174,7 +171,7 @@ async fn send(stage: &mut Stage, write: &Write) -> anyhow::Result<()> {
 async fn deliver(
     stage: &mut Stage,
     write: &Write,
-    held: HeldRequest,
+    held: Vec<u8>,
     reason: &str,
     why: &str,
 ) -> anyhow::Result<Refusal> {
@@ -182,7 +179,8 @@ async fn deliver(
     let text =
         format!("delivers {name}, sent by {} under revision {}.", token.owner, token.revision);
     stage.narrator.tell("network", Plain, &text)?;
-    let answer = held.deliver().await?;
+    let answer = client::send(stage.proxy.address, &held).await;
+    let answer = answer.with_context(|| format!("{name} was not answered"))?;
     let Answer::Refused(refusal) = &answer else {
         return Err(otherwise(format!("{name} was answered {answer} instead of being refused")));
     };
@@ -194,7 +192,7 @@ async fn deliver(
     })?;
     stage.narrator.tell(
         "fencepost",
-        EnterError,
+        KeptOut,
         &format!("refuses {name}: {} {}.", refusal.status, refusal.reason),
     )?;
     stage.narrator.tell("", Plain, &format!("Why: {why}"))?;

@@ -4,22 +4,12 @@ use super::client::{Refusal, Write};
 use super::expect_that;
 use super::narrator::{Narrator, Tone};
 
-/// A write at the proxy's door, and what became of it.
-pub(super) struct Arrival<'a> {
-    pub(super) write: &'a Write,
-    pub(super) fate: Fate<'a>,
-}
-
-/// What became of a write.
-pub(super) enum Fate<'a> {
-    /// The worker applied it.
-    Applied,
-    /// It was refused and never reached the worker.
-    Refused(&'a Refusal),
-}
-
-/// Tells it, given the writes in the order in which they arrived.
-pub(super) fn tell(narrator: &Narrator, arrivals: &[Arrival<'_>]) -> anyhow::Result<()> {
+/// Tells it, given the writes in the order in which they arrived at the proxy, each with its refusal
+/// if it was refused.
+pub(super) fn tell(
+    narrator: &Narrator,
+    arrivals: &[(&Write, Option<&Refusal>)],
+) -> anyhow::Result<()> {
     narrator.heading("What happened, in the order of arrival")?;
     narrator.say(&row([
         "write",
@@ -31,16 +21,16 @@ pub(super) fn tell(narrator: &Narrator, arrivals: &[Arrival<'_>]) -> anyhow::Res
     ]))?;
     let mut balance = 0;
     let mut unfenced_balance = 0;
-    for Arrival { write, fate } in arrivals {
+    for (write, refusal) in arrivals {
         // A worker that stands alone applies what comes.
         unfenced_balance = write.balance;
-        let (tone, said, worker) = match fate {
-            Fate::Applied => {
+        let (tone, said, worker) = match refusal {
+            None => {
                 balance = write.balance;
                 (Tone::Through, "forwarded".to_owned(), "applied")
             }
-            Fate::Refused(refusal) => {
-                (Tone::EnterError, format!("{} {}", refusal.status, refusal.reason), "never saw it")
+            Some(refusal) => {
+                (Tone::KeptOut, format!("{} {}", refusal.status, refusal.reason), "never saw it")
             }
         };
         let token = format!("{}, {}", write.token.owner, write.token.revision);

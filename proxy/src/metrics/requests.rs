@@ -2,7 +2,6 @@
 //! it is in flight.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencepost_policy::Rejection;
@@ -12,7 +11,6 @@ use prometheus::{
 };
 
 use super::Registering;
-use crate::observe::lately::Refusals;
 
 // Each bound is at most two and a half times the one before: that close a quantile can be read off.
 // Verdicts take microseconds, or the milliseconds of a confirming read.
@@ -55,17 +53,9 @@ struct Series {
     unverified: IntCounter,
     /// By the reason; refused or not.
     rejected: [IntCounter; REASONS],
-    rejected_in_all: Arc<ByReason>,
     verdict_seconds: Histogram,
     upstream_seconds: Histogram,
     in_flight: IntGauge,
-}
-
-/// What was refused on all routes there were.
-#[derive(Debug, Default)]
-struct ByReason {
-    refused: [AtomicU64; REASONS],
-    would_be: [AtomicU64; REASONS],
 }
 
 impl RequestCounts {
@@ -77,12 +67,6 @@ impl RequestCounts {
     /// Counts what was decided on a request.
     pub fn count(&self, as_what: Counted) {
         self.counter(as_what).inc();
-        let in_all = match as_what {
-            Counted::Refused(reason) => &self.0.rejected_in_all.refused[reason as usize],
-            Counted::WouldBeRefused(reason) => &self.0.rejected_in_all.would_be[reason as usize],
-            Counted::Admitted | Counted::Exempt | Counted::Off | Counted::Unverified => return,
-        };
-        in_all.fetch_add(1, Ordering::Relaxed);
     }
 
     fn counter(&self, as_what: Counted) -> &IntCounter {
@@ -126,7 +110,6 @@ pub(super) struct Requests {
     verdict_seconds: Histogram,
     upstream_seconds: HistogramVec,
     in_flight: IntGaugeVec,
-    rejected: Arc<ByReason>,
 }
 
 impl Requests {
@@ -154,7 +137,6 @@ impl Requests {
                 "Requests between arrival and the end of their response.",
                 &["route"],
             )?,
-            rejected: Arc::default(),
         })
     }
 
@@ -170,22 +152,10 @@ impl Requests {
             rejected: std::array::from_fn(|reason| {
                 counter("reject", Rejection::ALL[reason].code())
             }),
-            rejected_in_all: Arc::clone(&self.rejected),
             verdict_seconds: self.verdict_seconds.clone(),
             upstream_seconds: self.upstream_seconds.with_label_values(&[route]),
             in_flight: self.in_flight.with_label_values(&[route]),
         }))
-    }
-
-    /// How many were refused, or would have been, since the start, on all routes there were.
-    pub(super) fn refused(&self) -> Refusals {
-        let counted = |counts: &[AtomicU64; REASONS]| {
-            counts.each_ref().map(|count| count.load(Ordering::Relaxed))
-        };
-        Refusals {
-            refused: counted(&self.rejected.refused),
-            would_be: counted(&self.rejected.would_be),
-        }
     }
 
     /// Requests in flight on all routes.
@@ -262,9 +232,6 @@ mod tests {
                 r#"fencepost_in_flight{route="shards"} 1"#,
             ],
         );
-        let counted = requests.refused();
-        let no_owner = Rejection::NoOwner as usize;
-        assert_eq!((counted.refused[no_owner], counted.would_be[no_owner]), (1, 1));
         assert_eq!(
             (requests.in_flight(), requests.in_flight_on("shards"), requests.in_flight_on("other")),
             (1, 1, 0)

@@ -1,31 +1,15 @@
 //! What is known of the lock sources. Made anew with each look, so that nothing is left of a source
 //! that no route uses.
 
+use fencepost_locks::SourceStatus;
 use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, Opts, Registry};
 
 use super::Registering;
 
-/// The state of a source, for its metrics.
-#[derive(Debug, Clone, Copy)]
-pub struct SourceReading {
-    /// Whether it answers; `None` as long as nothing is read from it.
-    pub up: Option<bool>,
-    /// The age of the newest news, in seconds; infinite before the first.
-    pub age_seconds: f64,
-    /// How often its watch was started again.
-    pub watch_restarts: u64,
-    /// How many locks are tracked.
-    pub tracked_locks: u64,
-    /// How many tenures were seen to begin.
-    pub tenures: u64,
-    /// Whether the store went back and nobody has accepted that.
-    pub regressed: bool,
-}
-
 /// The metrics of these sources, by their names.
 pub(super) fn families(
-    readings: &[(&str, SourceReading)],
+    sources: &[(&str, SourceStatus)],
 ) -> Result<Vec<MetricFamily>, prometheus::Error> {
     let registry = Registry::new();
     let made = Registering(&registry);
@@ -47,17 +31,20 @@ pub(super) fn families(
         label,
     )?;
     let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    for (source, reading) in readings {
+    for (source, status) in sources {
         let source = &[*source];
         // Nothing is read from a source that is neither up nor down.
-        if let Some(answers) = reading.up {
+        if let Some(answers) = status.up {
             up.with_label_values(source).set(answers.into());
-            age.with_label_values(source).set(reading.age_seconds);
+            // Infinite before the first news.
+            let seconds = status.age.map_or(f64::INFINITY, |age| age.as_secs_f64());
+            age.with_label_values(source).set(seconds);
         }
-        restarts.with_label_values(source).inc_by(reading.watch_restarts);
-        tenures.with_label_values(source).inc_by(reading.tenures);
-        regressed.with_label_values(source).set(reading.regressed.into());
-        tracked.with_label_values(source).set(integer(reading.tracked_locks));
+        restarts.with_label_values(source).inc_by(status.watch_restarts);
+        tenures.with_label_values(source).inc_by(status.tenures);
+        regressed.with_label_values(source).set(status.distrusted_through.is_some().into());
+        let locks = (status.static_locks + status.templated_locks) as u64;
+        tracked.with_label_values(source).set(integer(locks));
     }
     Ok(registry.gather())
 }

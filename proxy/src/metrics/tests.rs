@@ -1,4 +1,8 @@
-use fencepost_policy::Rejection;
+use std::time::Duration;
+
+use fencepost_locks::{LockSource, MemoryStore, SourceOptions};
+use fencepost_policy::{Rejection, Revision};
+use tokio::time::Instant;
 
 use super::*;
 use crate::refusal::Failure;
@@ -31,7 +35,7 @@ fn text(metrics: &Metrics) -> String {
     text_with(metrics, &[])
 }
 
-fn text_with(metrics: &Metrics, sources: &[(&str, SourceReading)]) -> String {
+fn text_with(metrics: &Metrics, sources: &[(&str, SourceStatus)]) -> String {
     let config =
         Config::from_toml("fencepost.toml", ROUTES).unwrap_or_else(|problems| panic!("{problems}"));
     String::from_utf8(metrics.text(&config, sources).unwrap()).unwrap()
@@ -42,15 +46,18 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
     let metrics = Metrics::new().unwrap();
     let route = metrics.route("shards", "enforce");
     route.requests.count(Counted::Refused(Rejection::ReplayedTenure));
-    let reading = SourceReading {
+    let (source, _) = LockSource::build("main", SourceOptions::default(), MemoryStore::new());
+    let status = SourceStatus {
         up: Some(true),
-        age_seconds: 0.5,
+        age: Some(Duration::from_millis(500)),
         watch_restarts: 2,
-        tracked_locks: 3,
+        static_locks: 1,
+        templated_locks: 2,
         tenures: 4,
-        regressed: true,
+        distrusted_through: Revision::new(7),
+        ..source.status(Instant::now())
     };
-    let text = text_with(&metrics, &[("main", reading)]);
+    let text = text_with(&metrics, &[("main", status)]);
     for line in [
         r#"fencepost_requests_total{mode="enforce",reason="none",route="shards",verdict="admit"} 0"#,
         r#"fencepost_requests_total{mode="enforce",reason="replayed-tenure",route="shards",verdict="reject"} 1"#,

@@ -31,33 +31,9 @@ pub struct Query {
     pub limit: usize,
 }
 
-/// What is wrong with a query.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum QueryError {
-    /// There is no such parameter.
-    #[error(
-        "unknown filter {0:?}; there are route, lock, reason, owner, mode, verdict, forwarded, client, id, since and limit"
-    )]
-    Unknown(String),
-    /// No decision is like that, now or ever.
-    #[error("unknown {name} {value:?}; there are {}", known.join(", "))]
-    NoSuch {
-        /// The parameter.
-        name: &'static str,
-        /// What was asked for.
-        value: String,
-        /// What can be asked for.
-        known: Vec<&'static str>,
-    },
-    /// `since` is no time.
-    #[error(
-        "since={0:?} is neither milliseconds since the epoch, nor RFC 3339, nor a duration back, like 5m"
-    )]
-    Since(String),
-    /// `limit` is no number.
-    #[error("limit={0:?} is not a number from 1 to {max}", max = Query::LIMIT_MAX)]
-    Limit(String),
-}
+/// The parameters of a query.
+const PARAMETERS: &str =
+    "route, lock, reason, owner, mode, verdict, forwarded, client, id, since and limit";
 
 /// The modes of routes. One that is off has decisions too: what still waits when the process ends.
 const MODES: [&str; 3] = ["enforce", "shadow", "off"];
@@ -76,7 +52,7 @@ impl Query {
     ///
     /// # Errors
     /// What is wrong with it, the parameter by name.
-    pub fn parse(query: &str, now: SystemTime) -> Result<Query, QueryError> {
+    pub fn parse(query: &str, now: SystemTime) -> Result<Query, String> {
         let mut parsed = Query { filter: Filter::default(), limit: Query::LIMIT };
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             // A form sends every field, and an empty one asks for nothing.
@@ -90,20 +66,28 @@ impl Query {
                 "owner" => filter.owner = Some(value),
                 "client" => filter.client = Some(value),
                 "id" => filter.id = Some(value),
-                "reason" => filter.reason = Some(one_of("reason", value, reasons())?),
-                "mode" => filter.mode = Some(one_of("mode", value, MODES.to_vec())?),
-                "verdict" => filter.verdict = Some(one_of("verdict", value, VERDICTS.to_vec())?),
+                "reason" => filter.reason = Some(one_of("reason", value, &reasons())?),
+                "mode" => filter.mode = Some(one_of("mode", value, &MODES)?),
+                "verdict" => filter.verdict = Some(one_of("verdict", value, &VERDICTS)?),
                 "forwarded" => {
-                    filter.forwarded =
-                        Some(one_of("forwarded", value, FORWARDED.to_vec())? == "true")
+                    filter.forwarded = Some(one_of("forwarded", value, &FORWARDED)? == "true")
                 }
-                "since" => filter.since = Some(time(&value, now).ok_or(QueryError::Since(value))?),
+                "since" => {
+                    let since = time(&value, now).ok_or_else(|| {
+                        format!(
+                            "since={value:?} is neither milliseconds since the epoch, nor RFC 3339, nor a duration back, like 5m"
+                        )
+                    })?;
+                    filter.since = Some(since);
+                }
                 "limit" => {
                     let limit =
                         value.parse().ok().filter(|limit| (1..=Query::LIMIT_MAX).contains(limit));
-                    parsed.limit = limit.ok_or(QueryError::Limit(value))?;
+                    parsed.limit = limit.ok_or_else(|| {
+                        format!("limit={value:?} is not a number from 1 to {}", Query::LIMIT_MAX)
+                    })?;
                 }
-                _ => return Err(QueryError::Unknown(name.into_owned())),
+                _ => return Err(format!("unknown filter {name:?}; there are {PARAMETERS}")),
             }
         }
         Ok(parsed)
@@ -148,15 +132,11 @@ fn reasons() -> Vec<&'static str> {
 
 /// A text that has to be one of these: a wrong one would find nothing, which says that there was
 /// nothing.
-fn one_of(
-    name: &'static str,
-    value: String,
-    known: Vec<&'static str>,
-) -> Result<String, QueryError> {
+fn one_of(name: &str, value: String, known: &[&str]) -> Result<String, String> {
     if known.contains(&value.as_str()) {
         Ok(value)
     } else {
-        Err(QueryError::NoSuch { name, value, known })
+        Err(format!("unknown {name} {value:?}; there are {}", known.join(", ")))
     }
 }
 
@@ -239,8 +219,7 @@ mod tests {
 
     #[test]
     fn a_wrong_query_names_its_parameter() {
-        let error =
-            |query: &str| Query::parse(query, SystemTime::UNIX_EPOCH).unwrap_err().to_string();
+        let error = |query: &str| Query::parse(query, SystemTime::UNIX_EPOCH).unwrap_err();
         assert!(error("rout=a").contains("unknown filter \"rout\""));
         assert!(error("since=yesterday").contains("since=\"yesterday\""));
         let reasons = error("reason=stale");

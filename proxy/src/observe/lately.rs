@@ -1,5 +1,4 @@
-//! How many requests were refused of late, or were to be, by what was counted: of a flood of
-//! refusals not each decision is kept.
+//! How many requests were refused of late, or would have been.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,8 +6,16 @@ use std::time::Duration;
 use fencepost_policy::Rejection;
 use tokio::time::Instant;
 
+use super::record::Outcome;
+
+/// How far "of late" goes back.
+pub const SPAN: Duration = Duration::from_secs(5 * 60);
+
+/// What is counted together.
+const STEP: Duration = Duration::from_secs(1);
+
 /// How many requests, by the reason, in the order of [`Rejection::ALL`].
-pub type ByReason = [u64; Rejection::ALL.len()];
+type ByReason = [u64; Rejection::ALL.len()];
 
 /// How many requests a reason spoke against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,34 +26,43 @@ pub struct Refusals {
     pub would_be: ByReason,
 }
 
-/// How far "of late" goes back.
-pub const SPAN: Duration = Duration::from_secs(5 * 60);
-
-/// What had been counted when, within the last [`SPAN`], and once before it.
+/// The refusals of each second that had any, within the last [`SPAN`].
 #[derive(Debug, Default)]
 pub struct Lately(VecDeque<(Instant, Refusals)>);
 
 impl Lately {
-    /// Notes what has been counted since the start. How often that is done, bounds how exact the
-    /// answer is.
-    pub fn note(&mut self, now: Instant, counted: Refusals) {
-        while self.0.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= SPAN) {
-            self.0.pop_front();
+    /// Counts what became of a request, if that is a refusal.
+    pub fn note(&mut self, now: Instant, outcome: Outcome) {
+        let (would_be, reason) = match outcome {
+            Outcome::Refused(reason) => (false, reason),
+            Outcome::WouldBeRefused(reason) => (true, reason),
+            Outcome::LetPast(_) | Outcome::Admitted => return,
+        };
+        if self.0.back().is_none_or(|(began, _)| now.duration_since(*began) >= STEP) {
+            self.forget(now);
+            self.0.push_back((now, Refusals::default()));
         }
-        self.0.push_back((now, counted));
+        let (_, counts) = self.0.back_mut().expect("the present second has been put in");
+        let counts = if would_be { &mut counts.would_be } else { &mut counts.refused };
+        counts[reason as usize] += 1;
     }
 
-    /// How many were refused within the last [`SPAN`], if so many were since the start.
-    pub fn refused(&self, now: Instant, counted: Refusals) -> Refusals {
-        let before = self.0.iter().rev().find(|(at, _)| now.duration_since(*at) >= SPAN);
-        // Without a look at what was before, the process is younger than that.
-        let before = before.map_or_else(Refusals::default, |(_, before)| *before);
-        let since = |counted: ByReason, before: ByReason| {
-            std::array::from_fn(|reason| counted[reason].saturating_sub(before[reason]))
-        };
-        Refusals {
-            refused: since(counted.refused, before.refused),
-            would_be: since(counted.would_be, before.would_be),
+    /// How many there were within the last [`SPAN`].
+    pub fn refusals(&mut self, now: Instant) -> Refusals {
+        self.forget(now);
+        let mut all = Refusals::default();
+        for (_, Refusals { refused, would_be }) in &self.0 {
+            for reason in 0..Rejection::ALL.len() {
+                all.refused[reason] += refused[reason];
+                all.would_be[reason] += would_be[reason];
+            }
+        }
+        all
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while self.0.front().is_some_and(|(began, _)| now.duration_since(*began) >= SPAN) {
+            self.0.pop_front();
         }
     }
 }
@@ -55,26 +71,22 @@ impl Lately {
 mod tests {
     use super::*;
 
-    fn counted(stale: u64) -> Refusals {
-        let mut counted = Refusals::default();
-        counted.refused[Rejection::StaleTenure as usize] = stale;
-        counted.would_be[Rejection::NoOwner as usize] = 2 * stale;
-        counted
-    }
-
     #[test]
     fn what_was_refused_before_the_last_five_minutes_does_not_count() {
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut lately = Lately::default();
-        assert_eq!(lately.refused(began, counted(2)), counted(2), "all since the start");
-        // One in each second.
         for second in 0..1_000 {
-            lately.note(at(second), counted(second));
+            lately.note(at(second), Outcome::Refused(Rejection::StaleTenure));
+            (0..2)
+                .for_each(|_| lately.note(at(second), Outcome::WouldBeRefused(Rejection::NoOwner)));
+            lately.note(at(second), Outcome::Admitted);
         }
-        assert_eq!(lately.refused(at(1_000), counted(1_000)), counted(300));
-        assert_eq!(lately.refused(at(1_100), counted(1_000)), counted(200));
-        assert_eq!(lately.refused(at(2_000), counted(1_000)), counted(1));
-        assert!(lately.0.len() <= 302, "what is remembered is bounded: {}", lately.0.len());
+        let mut counted = |second| {
+            let Refusals { refused, would_be } = lately.refusals(at(second));
+            (refused[Rejection::StaleTenure as usize], would_be[Rejection::NoOwner as usize])
+        };
+        assert_eq!([999, 1_099, 2_000].map(&mut counted), [(300, 600), (200, 400), (0, 0)]);
+        assert!(lately.0.is_empty(), "what is remembered is bounded");
     }
 }

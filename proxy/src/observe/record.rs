@@ -8,7 +8,6 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use super::text::is_shown_as;
 use crate::decision::DecisionId;
 use crate::server::ClientAddress;
 
@@ -136,45 +135,7 @@ pub struct Decision {
     pub traceparent: Option<SmolStr>,
 }
 
-/// What refusals are counted by: two that agree in it are alike.
-#[derive(Debug, Clone, Copy)]
-pub struct Likeness<'a> {
-    /// What became of the request.
-    pub outcome: Outcome,
-    /// The route that took it.
-    pub route: &'a Arc<RouteLabel>,
-    /// The lock that guards it, where one could be told.
-    pub lock: Option<&'a LockKey>,
-    /// The owner that was presented, as it came.
-    pub owner: Option<&'a [u8]>,
-    /// The revision that was presented.
-    pub revision: Option<Revision>,
-}
-
 impl Decision {
-    /// Whether it was one of these refusals. Requests that were admitted or let past are never
-    /// alike.
-    pub fn is_like(&self, other: &Likeness<'_>) -> bool {
-        matches!(self.outcome, Outcome::Refused(_) | Outcome::WouldBeRefused(_))
-            && self.outcome == other.outcome
-            && self.revision == other.revision
-            && match (&self.owner, other.owner) {
-                (Some(shown), Some(owner)) => is_shown_as(owner, shown),
-                (None, None) => true,
-                (Some(_), None) | (None, Some(_)) => false,
-            }
-            && self.lock.as_ref() == other.lock
-            && Arc::ptr_eq(&self.route, other.route)
-    }
-
-    /// What makes another like it.
-    #[cfg(test)]
-    pub fn likeness(&self) -> Likeness<'_> {
-        let owner = self.owner.as_deref().map(str::as_bytes);
-        let Decision { outcome, ref route, ref lock, revision, .. } = *self;
-        Likeness { outcome, route, lock: lock.as_ref(), owner, revision }
-    }
-
     /// As JSON.
     pub fn to_json(&self) -> Value {
         json!({
@@ -239,7 +200,6 @@ pub fn whole_millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::text::{OWNER_MAX, shown_owner};
 
     #[test]
     fn a_decision_has_the_fields_of_the_contract() {
@@ -254,41 +214,6 @@ mod tests {
             "method": "POST", "path": "/shards/2/jobs", "status": 412, "traceparent": "00-ab-cd-01",
         });
         assert_eq!(decision.to_json(), expected);
-    }
-
-    #[test]
-    fn refusals_of_the_same_claim_on_the_same_route_are_alike_and_nothing_else() {
-        let decision = Decision::for_tests("d");
-        let (other_lock, other_route) =
-            (LockKey::new("/shards/3/lock").unwrap(), Arc::new((*decision.route).clone()));
-        let same = decision.likeness();
-        assert!(decision.is_like(&same));
-        let reason = decision.outcome.rejection().unwrap();
-        for other in [
-            Likeness { outcome: Outcome::WouldBeRefused(reason), ..same },
-            Likeness { outcome: Outcome::Refused(Rejection::Unverifiable), ..same },
-            Likeness { route: &other_route, ..same },
-            Likeness { lock: Some(&other_lock), ..same },
-            Likeness { lock: None, ..same },
-            Likeness { owner: Some(b"shard-2"), ..same },
-            Likeness { owner: None, ..same },
-            Likeness { revision: Revision::new(11), ..same },
-            Likeness { revision: None, ..same },
-        ] {
-            assert!(!decision.is_like(&other), "{other:?}");
-        }
-        for owner in [&b"shard \xff 1"[..], &[b'x'; OWNER_MAX + 1], b"a%20b"] {
-            let decision = Decision { owner: Some(shown_owner(owner)), ..decision.clone() };
-            assert!(
-                decision.is_like(&Likeness { owner: Some(owner), ..decision.likeness() }),
-                "as it was sent"
-            );
-            assert!(!decision.is_like(&same));
-        }
-        for outcome in [Outcome::Admitted, Outcome::LetPast(reason)] {
-            let decision = Decision { outcome, ..decision.clone() };
-            assert!(!decision.is_like(&Likeness { outcome, ..same }), "{outcome:?}");
-        }
     }
 
     #[test]

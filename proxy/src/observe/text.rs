@@ -1,14 +1,19 @@
 //! Text from outside, as operators get to see it: bounded, and nothing but text wherever it is
 //! shown next.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
 use fencepost_tls::PeerNames;
 use http::Method;
-use smol_str::SmolStr;
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
+use smol_str::{SmolStr, format_smolstr};
+
+/// What is encoded of ASCII: all that is not visible.
+const NOT_SHOWN: &AsciiSet = &CONTROLS.add(b' ');
 
 /// The longest owner that is shown, in bytes.
-pub(super) const OWNER_MAX: usize = 256;
+const OWNER_MAX: usize = 256;
 
 /// The longest method that is shown, in bytes: those that are registered have up to 17.
 const METHOD_MAX: usize = 32;
@@ -25,8 +30,7 @@ const PEER_MAX: usize = 512;
 /// An owner, as it is shown: visible ASCII as it is, everything else percent-encoded, cut with `…`
 /// at 256 bytes.
 pub fn shown_owner(owner: &[u8]) -> SmolStr {
-    str::from_utf8(owner)
-        .map_or_else(|_| encoded(owner, OWNER_MAX), |owner| shown_text(owner, OWNER_MAX))
+    shown(owner, OWNER_MAX)
 }
 
 /// An owner among words, where an empty one would not be seen.
@@ -35,27 +39,19 @@ pub fn owner_in_words(owner: impl Display) -> String {
     if owner.is_empty() { r#""""#.to_owned() } else { owner }
 }
 
-/// Whether that owner is shown so.
-pub(super) fn is_shown_as(owner: &[u8], shown: &str) -> bool {
-    // Most are shown as they are.
-    owner == shown.as_bytes()
-        || (owner.len() > OWNER_MAX || !owner.iter().all(u8::is_ascii_graphic))
-            && shown_owner(owner) == shown
-}
-
 /// A method, as it is shown: as an owner, but cut at 32 bytes.
 pub fn shown_method(method: &Method) -> SmolStr {
-    shown_text(method.as_str(), METHOD_MAX)
+    shown(method.as_str().as_bytes(), METHOD_MAX)
 }
 
 /// A host, as it is shown: as an owner, but cut at 260 bytes.
 pub fn shown_host(host: &str) -> SmolStr {
-    shown_text(host, HOST_MAX)
+    shown(host.as_bytes(), HOST_MAX)
 }
 
 /// A path, as it is shown: as an owner, but cut at 512 bytes.
 pub fn shown_path(path: &str) -> SmolStr {
-    shown_text(path, PATH_MAX)
+    shown(path.as_bytes(), PATH_MAX)
 }
 
 /// The names of a certificate, as they are shown: each with its kind before it, like
@@ -73,39 +69,21 @@ pub fn shown_peer(peer: &PeerNames) -> SmolStr {
                 text.push(' ');
             }
             text.push_str(kind);
-            text.push_str(&shown_text(name, PEER_MAX.saturating_sub(text.len())));
+            text.push_str(&shown(name.as_bytes(), PEER_MAX.saturating_sub(text.len())));
         }
     }
     text.into()
 }
 
 /// Text from outside, so that it can't be anything but text wherever it is shown next.
-fn shown_text(text: &str, max: usize) -> SmolStr {
-    if text.len() <= max && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+fn shown(bytes: &[u8], max: usize) -> SmolStr {
+    let text = Cow::from(percent_encode(bytes, NOT_SHOWN));
+    if text.len() <= max {
         return text.into();
     }
-    encoded(text.as_bytes(), max)
-}
-
-fn encoded(bytes: &[u8], max: usize) -> SmolStr {
-    let mut text = String::with_capacity(bytes.len().min(max) + 4);
-    for &byte in bytes {
-        let before = text.len();
-        if byte.is_ascii_graphic() {
-            text.push(char::from(byte));
-        } else {
-            text.push('%');
-            for digit in [byte >> 4, byte & 15] {
-                text.push(char::from(b"0123456789ABCDEF"[usize::from(digit)]));
-            }
-        }
-        if text.len() > max {
-            text.truncate(before);
-            text.push('…');
-            break;
-        }
-    }
-    text.into()
+    // Never within an escape.
+    let end = text[..max].rfind('%').filter(|at| max - at < 3).unwrap_or(max);
+    format_smolstr!("{}…", &text[..end])
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ fn known_again(second: u64, began: Option<Tenure>) -> TenureNews {
 
 fn refused(timeline: &mut Timeline, revision_: u64, second: u64) {
     let (revision, at) = (Some(revision(revision_)), at(second));
-    timeline.refused(&Decision { at, revision, ..Decision::for_tests("d") }, 1);
+    timeline.refused(&Decision { at, revision, ..Decision::for_tests("d") });
 }
 
 fn wait(step: WaitStep, second: u64) -> Wait {
@@ -69,7 +69,7 @@ fn row(timeline: &Timeline) -> Value {
 
 #[test]
 fn the_refusal_of_r1_stands_on_the_bar_of_the_tenure_that_has_ended() {
-    let mut timeline = Timeline::new();
+    let mut timeline = Timeline::default();
     timeline.tenure(change(0, None, Some(tenure("shard-1", 10, 10))));
     timeline.tenure(change(2, Some(tenure("shard-1", 10, 10)), None));
     timeline.tenure(change(3, None, Some(tenure("shard-2", 20, 20))));
@@ -101,13 +101,13 @@ fn the_refusal_of_r1_stands_on_the_bar_of_the_tenure_that_has_ended() {
 
 #[test]
 fn an_admission_is_no_dot_nor_is_what_a_setting_lets_past() {
-    let mut timeline = Timeline::new();
+    let mut timeline = Timeline::default();
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
     for outcome in [Outcome::Admitted, Outcome::LetPast(Rejection::Unverifiable)] {
-        timeline.refused(&Decision { outcome, ..Decision::for_tests("d") }, 1);
+        timeline.refused(&Decision { outcome, ..Decision::for_tests("d") });
     }
     let outcome = Outcome::WouldBeRefused(Rejection::NotOwner);
-    timeline.refused(&Decision { outcome, ..Decision::for_tests("d") }, 3);
+    (0..3).for_each(|_| timeline.refused(&Decision { outcome, ..Decision::for_tests("d") }));
     let counted = |field: &str| row(&timeline)["tenures"][0][field].as_u64();
     assert_eq!(
         (counted("refused"), counted("would_be_refused")),
@@ -118,7 +118,7 @@ fn an_admission_is_no_dot_nor_is_what_a_setting_lets_past() {
 
 #[test]
 fn a_lock_that_was_forgotten_and_is_known_again_goes_on_with_its_bar() {
-    let mut timeline = Timeline::new();
+    let mut timeline = Timeline::default();
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
     timeline.tenure(known_again(2, Some(tenure("shard-1", 10, 12))));
     timeline.tenure(known_again(3, Some(tenure("shard-1", 30, 30))));
@@ -133,7 +133,7 @@ fn a_lock_that_was_forgotten_and_is_known_again_goes_on_with_its_bar() {
 
 #[test]
 fn requests_that_wait_together_are_one_wait() {
-    let mut timeline = Timeline::new();
+    let mut timeline = Timeline::default();
     timeline.wait(wait(WaitStep::Began { drained: 2 }, 1));
     timeline.wait(wait(WaitStep::Began { drained: 1 }, 2));
     timeline.wait(wait(WaitStep::GivenUp, 3));
@@ -151,11 +151,11 @@ fn requests_that_wait_together_are_one_wait() {
 
 #[test]
 fn outages_begin_end_and_change_their_kind() {
-    let (mut timeline, main) = (Timeline::new(), Arc::from("main"));
+    let mut timeline = Timeline::default();
     let seen = timeline.version();
     let mut changes = |trouble, second| {
         let before = timeline.version();
-        timeline.source(&main, trouble, at(second));
+        timeline.source("main", trouble, at(second));
         timeline.version() != before
     };
     assert!(!changes(None, 1));
@@ -174,14 +174,14 @@ fn outages_begin_end_and_change_their_kind() {
 /// They went on for ever.
 #[test]
 fn what_is_tracked_no_longer_ends_and_goes_on_if_it_is_tracked_again() {
-    let (mut timeline, main) = (Timeline::new(), Arc::from("main"));
+    let mut timeline = Timeline::default();
     let bars = |timeline: &Timeline| {
         let bars = row(timeline)["tenures"].as_array().unwrap().clone();
         bars.iter()
             .map(|bar| json!([bar["first"], bar["ended_ms"], bar["end"]]))
             .collect::<Vec<_>>()
     };
-    timeline.source(&main, Some(Trouble::Unreachable), at(1));
+    timeline.source("main", Some(Trouble::Unreachable), at(1));
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
     let before = timeline.version();
     timeline.end_untracked(|_| true, |_, _| true, at(2));
@@ -204,7 +204,7 @@ fn what_is_tracked_no_longer_ends_and_goes_on_if_it_is_tracked_again() {
 
 #[test]
 fn whoever_follows_gets_the_rows_that_have_changed_and_rows_are_bounded() {
-    let mut timeline = Timeline::new();
+    let mut timeline = Timeline::default();
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
     let seen = timeline.version();
     assert!(rows_after(&timeline, seen, &RowContext::default()).is_empty());
@@ -224,17 +224,18 @@ fn whoever_follows_gets_the_rows_that_have_changed_and_rows_are_bounded() {
 #[test]
 fn a_row_that_has_changed_since_all_were_looked_at_outlasts_those_that_have_not() {
     let (mut timeline, key) =
-        (Timeline::new(), |number: usize| LockKey::new(&format!("/{number}")).unwrap());
+        (Timeline::default(), |number: usize| LockKey::new(&format!("/{number}")).unwrap());
     let began = |timeline: &mut Timeline, number| {
         let mut news = change(1, None, Some(tenure("a", 11, 11)));
         news.change.lock = key(number);
         timeline.tenure(news);
     };
     (0..=ROWS_MAX).for_each(|number| began(&mut timeline, number));
-    timeline.refused(
-        &Decision { lock: Some(key(1)), revision: Some(revision(11)), ..Decision::for_tests("d") },
-        1,
-    );
+    timeline.refused(&Decision {
+        lock: Some(key(1)),
+        revision: Some(revision(11)),
+        ..Decision::for_tests("d")
+    });
     (ROWS_MAX + 1..2 * ROWS_MAX).for_each(|number| began(&mut timeline, number));
     let rows = rows_after(&timeline, 0, &RowContext::default());
     let mut kept: Vec<usize> =
@@ -247,7 +248,7 @@ fn a_row_that_has_changed_since_all_were_looked_at_outlasts_those_that_have_not(
 
 #[test]
 fn lock_loses_its_oldest_tenures_and_waits() {
-    let mut timeline = Timeline::new();
+    let mut timeline = Timeline::default();
     for nth in 1..=2 * BARS_MAX as u64 {
         timeline.tenure(change(nth, None, Some(tenure("a", nth, nth))));
         timeline
@@ -263,7 +264,7 @@ fn lock_loses_its_oldest_tenures_and_waits() {
 
 #[test]
 fn an_owner_takes_no_more_room_than_it_is_shown_in() {
-    let (mut timeline, long) = (Timeline::new(), "x".repeat(1 << 20));
+    let (mut timeline, long) = (Timeline::default(), "x".repeat(1 << 20));
     timeline.tenure(change(1, None, Some(tenure(&long, 10, 10))));
     timeline.tenure(known_again(2, Some(tenure(&long, 10, 12))));
     let told = row(&timeline)["tenures"].as_array().unwrap().clone();

@@ -51,40 +51,25 @@ const ELECTION: &str = "source = \"main\", layout = \"election\"";
 /// Every reload held each lock against each route, on the thread that feeds the watchdog: with
 /// 1,000 routes and 100,000 locks it did not for 26 s.
 #[test]
-fn locks_are_held_only_against_routes_that_have_others_than_before_and_begin_like_them() {
+fn reload_looks_at_locks_of_new_routes_that_begin_alike() {
     let routes = [("/l/{k}", MAIN, ""), ("/l/{k}/below", MAIN, "")];
     let generation = in_force(config(&["main"], &routes));
     let _held = hold_many(&generation);
     let turns = |routes: &[(&str, &str, &str)]| {
-        let (config, earlier) = (config(&["main", "more"], routes), Earlier::default());
-        let (problems, turns) = turns_until(read_otherwise(&generation, &config));
+        let config = config(&["main", "more"], routes);
+        let (problems, turns) = turns_until(conflicts(&generation, &Earlier::default(), &config));
         assert_eq!(problems, [""; 0]);
-        let (problems, more) = turns_until(gated_elsewhere(&generation, &earlier, &config));
-        assert_eq!(problems, [""; 0]);
-        (turns, more)
+        turns
     };
     let with = |other| [routes.to_vec(), vec![other]].concat();
-    assert_eq!(
-        turns(&[
-            ("/l/{k}", MAIN, "orphan_timeout = \"7s\""),
-            ("/l/{k}/below", MAIN, "mode = \"shadow\"")
-        ]),
-        (0, 0)
-    );
-    assert_eq!(turns(&routes[..1]), (0, 0), "what goes looks at nothing");
-    assert_eq!(turns(&with(("/m/{k}", ELECTION, ""))), (0, 0), "another prefix");
+    let others =
+        [("/l/{k}", MAIN, "orphan_timeout = \"7s\""), ("/l/{k}/below", MAIN, "mode = \"shadow\"")];
+    assert_eq!(turns(&others), 0);
+    assert_eq!(turns(&routes[..1]), 0, "what goes looks at nothing");
+    assert_eq!(turns(&with(("/m/{k}", ELECTION, ""))), 0, "another prefix");
     // All of them begin as these keys do.
-    assert_eq!(
-        turns(&[routes[0], ("/l/{k}/below", ELECTION, "")]),
-        (2, 0),
-        "its gate stays where it is"
-    );
-    assert_eq!(
-        turns(&with(("/l/{k}/x/y", "source = \"more\"", ""))),
-        (0, 2),
-        "of that source none is there"
-    );
-    assert_eq!(turns(&with(("/l/{k}/x/y", MAIN, ""))), (2, 0), "of another source none is there");
+    assert_eq!(turns(&[routes[0], ("/l/{k}/below", ELECTION, "")]), 2);
+    assert_eq!(turns(&with(("/l/{k}/x/y", "source = \"more\"", ""))), 2);
 }
 
 #[test]
@@ -92,9 +77,8 @@ fn a_lock_that_is_read_in_another_way_is_found_wherever_it_stands() {
     let generation = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
     let held = hold_many(&generation);
     let problems = |key, more| {
-        turns_until(read_otherwise(&generation, &config(&["main", "more"], &[(key, more, "")])))
-            .0
-            .len()
+        let config = config(&["main", "more"], &[(key, more, "")]);
+        turns_until(conflicts(&generation, &Earlier::default(), &config)).0.len()
     };
     for lock in [&held[0], &held[17], &held[LOCKS - 1]] {
         let key = lock.key().as_str();
@@ -108,7 +92,6 @@ fn a_lock_that_is_read_in_another_way_is_found_wherever_it_stands() {
         ),
         (1, 1, 0)
     );
-    assert_eq!(problems("/l/{k}", "source = \"more\""), 0, "other locks, as far as that goes");
 }
 
 /// Also where no route names it any more.
@@ -120,7 +103,7 @@ fn a_lock_that_has_its_gate_with_another_source_is_found_wherever_it_stands() {
     let generation = Generation::new(without, 2, Arc::clone(&first.process)).unwrap();
     let problems = |key: &str, source: &str| {
         let config = config(&["main", "more"], &[(key, &format!("source = {source:?}"), "")]);
-        turns_until(gated_elsewhere(&generation, &Earlier::default(), &config)).0.len()
+        turns_until(conflicts(&generation, &Earlier::default(), &config)).0.len()
     };
     for lock in [&held[0], &held[17], &held[LOCKS - 1]] {
         let key = lock.key().as_str();

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fencepost_policy::{Layout, LockKey, Revision};
-use serde::{Deserialize, Deserializer, Serialize};
+use fencepost_policy::{InvalidRevision, Layout, LockKey, Revision};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::remembered::Seen;
 
@@ -15,16 +16,17 @@ pub(super) enum Entry {
     /// A tenure is let in.
     Lock {
         source: String,
-        #[serde(with = "lock_key")]
+        #[serde(serialize_with = "lock_text", deserialize_with = "lock_key")]
         lock: LockKey,
         /// How its record was laid out.
         #[serde(
-            with = "layout",
-            default = "layout::usual",
-            skip_serializing_if = "layout::is_usual"
+            serialize_with = "layout_name",
+            deserialize_with = "layout",
+            default = "usual_layout",
+            skip_serializing_if = "is_usual"
         )]
         layout: Layout,
-        #[serde(with = "maybe_revision")]
+        #[serde(serialize_with = "maybe_number", deserialize_with = "maybe_revision")]
         tenure: Option<Revision>,
         #[serde(deserialize_with = "orphan_timeout")]
         orphan_timeout: Duration,
@@ -32,7 +34,7 @@ pub(super) enum Entry {
     /// The store has been at this revision.
     HighestSeen {
         source: String,
-        #[serde(with = "revision")]
+        #[serde(serialize_with = "revision_number", deserialize_with = "revision")]
         revision: Revision,
         /// Which cluster that was, if it told.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,7 +46,7 @@ pub(super) enum Entry {
     /// The store went back, having been seen up to this revision, and nobody has accepted that.
     Distrusted {
         source: String,
-        #[serde(with = "revision")]
+        #[serde(serialize_with = "revision_number", deserialize_with = "revision")]
         through: Revision,
     },
     /// The store went back, and that was accepted.
@@ -72,95 +74,53 @@ const ORPHAN_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 fn orphan_timeout<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Duration, D::Error> {
     let read = Duration::deserialize(deserializer)?;
     let possible = Some(read).filter(|read| *read <= ORPHAN_TIMEOUT_MAX);
-    possible.ok_or_else(|| serde::de::Error::custom(format!("an orphan_timeout of {read:?}")))
+    possible.ok_or_else(|| D::Error::custom(format!("an orphan_timeout of {read:?}")))
 }
 
-mod lock_key {
-    use super::LockKey;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(
-        lock: &LockKey,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        lock.as_str().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
-        deserializer: D,
-    ) -> Result<LockKey, D::Error> {
-        LockKey::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
+fn lock_key<'d, D: Deserializer<'d>>(deserializer: D) -> Result<LockKey, D::Error> {
+    LockKey::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-mod layout {
-    use super::Layout;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    /// Not written.
-    pub(super) fn usual() -> Layout {
-        Layout::Key
-    }
-
-    pub(super) fn is_usual(layout: &Layout) -> bool {
-        *layout == usual()
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        layout: &Layout,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        layout.name().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
-        deserializer: D,
-    ) -> Result<Layout, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        let known = [Layout::Key, Layout::Election, Layout::Mutex]
-            .into_iter()
-            .find(|layout| layout.name() == name);
-        known.ok_or_else(|| D::Error::custom(format!("a layout {name:?}")))
-    }
+fn lock_text<S: Serializer>(lock: &LockKey, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(lock.as_str())
 }
 
-mod revision {
-    use super::Revision;
-    use fencepost_policy::InvalidRevision;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(
-        revision: &Revision,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        revision.get().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
-        deserializer: D,
-    ) -> Result<Revision, D::Error> {
-        of_number(u64::deserialize(deserializer)?)
-    }
-
-    pub(super) fn of_number<E: Error>(number: u64) -> Result<Revision, E> {
-        Revision::new(number).ok_or_else(|| E::custom(InvalidRevision))
-    }
+fn layout<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Layout, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let mut layouts = [Layout::Key, Layout::Election, Layout::Mutex].into_iter();
+    let known = layouts.find(|layout| layout.name() == name);
+    known.ok_or_else(|| D::Error::custom(format!("a layout {name:?}")))
 }
 
-mod maybe_revision {
-    use super::{Revision, revision};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+fn layout_name<S: Serializer>(layout: &Layout, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(layout.name())
+}
 
-    pub(super) fn serialize<S: Serializer>(
-        revision: &Option<Revision>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        revision.map(Revision::get).serialize(serializer)
-    }
+/// Not written.
+fn usual_layout() -> Layout {
+    Layout::Key
+}
 
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
-        deserializer: D,
-    ) -> Result<Option<Revision>, D::Error> {
-        Option::<u64>::deserialize(deserializer)?.map(revision::of_number).transpose()
-    }
+fn is_usual(layout: &Layout) -> bool {
+    *layout == usual_layout()
+}
+
+fn revision<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Revision, D::Error> {
+    maybe_revision(deserializer)?.ok_or_else(|| D::Error::custom(InvalidRevision))
+}
+
+fn revision_number<S: Serializer>(revision: &Revision, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(revision.get())
+}
+
+fn maybe_revision<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Option<Revision>, D::Error> {
+    let of_number = |number| Revision::new(number).ok_or_else(|| D::Error::custom(InvalidRevision));
+    Option::<u64>::deserialize(deserializer)?.map(of_number).transpose()
+}
+
+fn maybe_number<S: Serializer>(
+    revision: &Option<Revision>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    revision.map(Revision::get).serialize(serializer)
 }

@@ -101,22 +101,9 @@ impl Remembered {
 
     /// How long it may go on with what was let past under the lock while a route only watched.
     pub fn watched(&self, lock: &LockKey) -> Option<Duration> {
-        let key = lock.as_str();
-        // Each lock asks for this, and there may be thousands of others: of templates, only those
-        // that begin like it are looked at.
-        let beginnings = (0..=key.len()).filter_map(|end| key.get(..end));
-        let templates = beginnings.flat_map(|beginning| self.watched_below(beginning));
-        let of_template = templates
-            .filter(|(template, _)| may_name(template, key))
-            .map(|(_, orphan_timeout)| *orphan_timeout);
-        self.watched.get(key).copied().into_iter().chain(of_template).max()
-    }
-
-    /// Those whose first placeholder comes right behind that.
-    fn watched_below(&self, beginning: &str) -> impl Iterator<Item = (&String, &Duration)> {
-        let beginning = format!("{beginning}{{");
-        let from = self.watched.range(beginning.clone()..);
-        from.take_while(move |(template, _)| template.starts_with(&beginning))
+        let templates =
+            self.watched.iter().filter(|(template, _)| may_name(template, lock.as_str()));
+        templates.map(|(_, orphan_timeout)| *orphan_timeout).max()
     }
 
     /// How long the worker may go on with any of it.

@@ -1,20 +1,18 @@
-//! The thread that does the file work, so that nobody else waits for a disk who need not.
+//! The thread that writes. Whatever came in since its last write becomes one commit.
 
-use std::io;
+use std::collections::BTreeMap;
 use std::mem;
-use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fencepost_policy::Revision;
 use tokio::sync::oneshot;
 
 use super::directory::Directory;
 use super::entry::Entry;
 use super::error::StateError;
 use super::journal::Journal;
-use super::queue::{Leaving, Outcome, Pending, Queue};
 use super::remembered::{Remembered, Seen};
 
 /// How long a revision may wait for a commit to go with, before it has one of its own.
@@ -23,207 +21,127 @@ const NOTE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long a disk that failed is left alone, while requests that need it are answered together.
 const RETRY_PERIOD: Duration = Duration::from_millis(100);
 
-/// How long the last commit may take. A disk that takes longer is not waited for: the process ends
-/// without it.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many entries may wait for the disk. While it hangs, requests that have given up leave theirs
+/// behind.
+pub(super) const WAITING_MAX: usize = 65_536;
 
-/// The thread, as others see it.
-pub(super) struct Writer {
-    shared: Arc<Shared>,
-    directory: PathBuf,
-    thread: Option<JoinHandle<Outcome>>,
+/// What came of something that was handed over.
+pub(super) type Outcome = Result<(), StateError>;
+
+pub(super) type Report = oneshot::Sender<Outcome>;
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// The journal is to be begun.
+    Begin(Report),
+    /// Something is to be written; `None` where somebody only waits for what came before.
+    Entry(Option<Entry>, Option<Report>),
+    /// How far a source was seen.
+    Note(String, Seen),
+    /// Nothing comes any more.
+    Leave { clean: bool },
 }
 
-impl Writer {
-    /// Until it is told to [`begin`](Writer::begin), the thread writes nothing.
-    pub(super) fn start(directory: Directory, state: Remembered) -> io::Result<Writer> {
-        let shared = Arc::<Shared>::default();
-        let path = directory.path().to_owned();
-        let waiting = Waiting { shared: Arc::clone(&shared), directory, state };
-        let end = EndOfWork(Arc::clone(&shared));
-        let run = move || {
-            let _end = end; // After the work, which has the directory until it is gone.
-            waiting.run()
-        };
-        let thread = thread::Builder::new().name("state".to_owned()).spawn(run)?;
-        Ok(Writer { shared, directory: path, thread: Some(thread) })
-    }
-
-    /// Has the journal begun; the future completes when that is durable. What was handed over
-    /// before is written after it.
-    pub(super) fn begin(&self) -> impl Future<Output = Outcome> + Send + use<> {
-        let (report, reported) = oneshot::channel();
-        self.shared.queue().begin = Some(report);
-        self.shared.changed.notify_one();
-        async { reported.await.unwrap_or(Err(StateError::Stopped)) }
-    }
-
-    /// Hands an entry over; the future completes when it is durable.
-    pub(super) fn commit(&self, entry: Entry) -> impl Future<Output = Outcome> + Send + use<> {
-        hand_over(&self.shared, self.shared.queue(), Some(entry))
-    }
-
-    /// Completes when all that was handed over before is durable.
-    pub(super) fn written(&self) -> impl Future<Output = Outcome> + Send + use<> {
-        hand_over(&self.shared, self.shared.queue(), None)
-    }
-
-    /// Whether the disk did not take what it was last given, or has been at it for longer than
-    /// that.
-    pub(super) fn is_failing(&self, patience: Duration) -> bool {
-        let Disk { failed, busy_since } = *self.shared.disk();
-        failed
-            || busy_since.is_some_and(|since| since.elapsed() > patience)
-            || self.shared.queue().ended
-    }
-
-    pub(super) fn inbox(&self) -> Inbox {
-        Inbox(Arc::clone(&self.shared))
-    }
-
-    pub(super) fn note(&self, source: &str, seen: Seen) {
-        let mut queue = self.shared.queue();
-        let first = queue.notes.is_empty();
-        match queue.notes.get_mut(source) {
-            Some(noted) => _ = noted.rise(seen),
-            None => drop(queue.notes.insert(source.to_owned(), seen)),
-        }
-        if first {
-            self.shared.changed.notify_one();
-        }
-    }
-
-    /// Ends the thread after a last commit, with the clean mark in it or without. One that hangs in
-    /// the disk is left to itself.
-    pub(super) fn leave(mut self, clean: bool) -> Outcome {
-        self.end(clean)
-    }
-
-    fn end(&mut self, clean: bool) -> Outcome {
-        let Some(thread) = self.thread.take() else {
-            return Ok(());
-        };
-        let mut queue = self.shared.queue();
-        queue.leaving = Some(Leaving { clean });
-        self.shared.changed.notify_one();
-        let still_there = |queue: &mut Queue| !queue.ended;
-        let waited = self.shared.has_ended.wait_timeout_while(queue, LEAVE_TIMEOUT, still_there);
-        let (queue, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        drop(queue);
-        if waited.timed_out() {
-            let busy_for =
-                self.shared.disk().busy_since.map_or(LEAVE_TIMEOUT, |since| since.elapsed());
-            return Err(StateError::Hangs { directory: self.directory.clone(), busy_for });
-        }
-        thread.join().unwrap_or(Err(StateError::Stopped))
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // What could not be written has been reported to whoever waited for it, and logged.
-        let _ = self.end(false);
-    }
-}
-
-/// Takes what must be on its way in the very step in which it is known, and that nobody waits for.
-/// What comes after the `state_dir` was closed is lost.
-#[derive(Debug, Clone)]
-pub struct Inbox(Arc<Shared>);
-
-impl Inbox {
-    /// Remembers that the store of this source went back, having been seen up to that revision:
-    /// nothing that begins at or below it is believed until its operator accepts that. It is never
-    /// durable later than a revision that is noted after this.
-    pub fn distrust(&self, source: &str, through: Revision) {
-        let entry = Entry::Distrusted { source: source.to_owned(), through };
-        drop(hand_over(&self.0, self.0.queue(), Some(entry)));
-    }
-
-    /// Forgets all revisions of a source, those that were noted too: its operator accepted that its
-    /// store went back. That its locks may have left requests at the worker stays remembered, of no
-    /// tenure in particular. What is handed over after this is behind it.
-    pub fn forget(&self, source: &str) {
-        let mut queue = self.0.queue();
-        queue.notes.remove(source);
-        drop(hand_over(&self.0, queue, Some(Entry::Forget { source: source.to_owned() })));
-    }
-}
-
-fn hand_over(
-    shared: &Shared,
-    mut queue: MutexGuard<'_, Queue>,
-    entry: Option<Entry>,
-) -> impl Future<Output = Outcome> + Send + use<> {
-    let (report, reported) = oneshot::channel();
-    // Once the thread has ended nobody would report: the dropped sender says so.
-    if !queue.ended {
-        queue.add(entry, report);
-        shared.changed.notify_one();
-    }
-    async { reported.await.unwrap_or(Err(StateError::Stopped)) }
-}
-
+/// What others see of the thread's work.
 #[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    changed: Condvar,
-    has_ended: Condvar,
+pub(super) struct Shared {
     disk: Mutex<Disk>,
-}
-
-impl Shared {
-    /// Held for a moment only, never while the disk works.
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner) // The end of the thread is told in panics too.
-    }
-
-    /// Held for a moment only, as well.
-    fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// Entries that were handed over and not reported yet.
+    pub(super) waiting: AtomicUsize,
 }
 
 /// How the disk does.
 #[derive(Debug, Default, Clone, Copy)]
-struct Disk {
+pub(super) struct Disk {
     /// It did not take what it was last given.
-    failed: bool,
+    pub(super) failed: bool,
     /// Since when it has been at what it was given, if it is.
-    busy_since: Option<Instant>,
+    pub(super) busy_since: Option<Instant>,
 }
 
-/// The thread before it is told to begin.
-struct Waiting {
-    shared: Arc<Shared>,
-    directory: Directory,
-    state: Remembered,
+impl Shared {
+    /// Held for a moment only, never while the disk works.
+    pub(super) fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Waiting {
-    fn run(self) -> Outcome {
-        let Some(report) = self.until_told() else { return Ok(()) };
-        let Waiting { shared, directory, state } = self;
+/// What the thread was told and has not done yet: the next commit.
+pub(super) struct Gathered {
+    told: mpsc::Receiver<Message>,
+    begin: Option<Report>,
+    /// In the order in which they came.
+    entries: Vec<(Option<Entry>, Option<Report>)>,
+    /// How far each source was seen. They are written behind the entries.
+    notes: BTreeMap<String, Seen>,
+    /// Whether to leave, and whether cleanly.
+    leaving: Option<bool>,
+}
+
+impl Gathered {
+    pub(super) fn new(told: mpsc::Receiver<Message>) -> Gathered {
+        let (begin, entries, notes, leaving) = (None, Vec::new(), BTreeMap::new(), None);
+        Gathered { told, begin, entries, notes, leaving }
+    }
+
+    /// Takes what comes next, if it comes by then. Returns whether it did.
+    fn next_by(&mut self, due: Option<Instant>) -> bool {
+        let message = match due.map(|due| due.saturating_duration_since(Instant::now())) {
+            Some(wait) => self.told.recv_timeout(wait),
+            None => self.told.recv().map_err(RecvTimeoutError::from),
+        };
+        match message {
+            Ok(Message::Begin(report)) => self.begin = Some(report),
+            Ok(Message::Entry(entry, report)) => {
+                if let Some(Entry::Forget { source }) = &entry {
+                    self.notes.remove(source);
+                }
+                self.entries.push((entry, report));
+            }
+            Ok(Message::Note(source, seen)) => match self.notes.get_mut(&source) {
+                Some(noted) => _ = noted.rise(seen),
+                None => drop(self.notes.insert(source, seen)),
+            },
+            Ok(Message::Leave { clean }) => self.leaving = Some(clean),
+            // Whoever was to tell it to leave has gone.
+            Err(RecvTimeoutError::Disconnected) => self.leaving = Some(false),
+            Err(RecvTimeoutError::Timeout) => return false,
+        }
+        true
+    }
+
+    /// The work of the thread. Told to leave before it is told to begin, it writes nothing: what is
+    /// on the disk stays as it is.
+    pub(super) fn run(
+        mut self,
+        shared: Arc<Shared>,
+        directory: Directory,
+        state: Remembered,
+    ) -> Outcome {
+        let report = loop {
+            if self.leaving.is_some() {
+                return Ok(());
+            }
+            match self.begin.take() {
+                Some(report) => break report,
+                None => _ = self.next_by(None),
+            }
+        };
         let unusable = StateError::unusable(directory.path());
         shared.disk().busy_since = Some(Instant::now());
         let begun = Journal::begin(directory, &state).map_err(unusable);
         *shared.disk() = Disk { failed: begun.is_err(), busy_since: None };
         let _ = report.send(begun.as_ref().map(drop).map_err(StateError::clone)); // Whoever asked may have gone.
         let now = Instant::now();
-        Work { shared, journal: begun?, state, last_commit: now, resume: now }.run()
-    }
-
-    /// `None` if it is to leave before that: then what is on the disk stays as it is.
-    fn until_told(&self) -> Option<oneshot::Sender<Outcome>> {
-        let nothing_to_do = |queue: &mut Queue| queue.begin.is_none() && queue.leaving.is_none();
-        let queue = self.shared.changed.wait_while(self.shared.queue(), nothing_to_do);
-        queue.unwrap_or_else(PoisonError::into_inner).begin.take()
+        Work { shared, gathered: self, journal: begun?, state, last_commit: now, resume: now }.run()
     }
 }
 
 /// The thread once it writes.
 struct Work {
     shared: Arc<Shared>,
+    gathered: Gathered,
     journal: Journal,
     /// What the journal says, or will say with the next commit if it is not sound.
     state: Remembered,
@@ -235,22 +153,22 @@ struct Work {
 impl Work {
     fn run(mut self) -> Outcome {
         loop {
-            let Queue { entries, records: _, notes, begin: _, leaving, ended: _ } = self.next();
+            self.gather();
             let mut changes = Vec::new();
             let mut asked = Vec::new();
-            for Pending { entry, reports } in entries {
-                asked.push((
-                    reports,
-                    entry.map_or(Ok(()), |entry| self.take_over(entry, &mut changes)),
-                ));
+            for (entry, report) in mem::take(&mut self.gathered.entries) {
+                let taken_over = entry.map_or(Ok(()), |entry| self.take_over(entry, &mut changes));
+                asked.extend(report.map(|report| (report, taken_over)));
             }
+            let notes = mem::take(&mut self.gathered.notes);
             let notes = notes.into_iter().map(|(source, seen)| Entry::highest_seen(source, seen));
-            let mark = leaving.filter(|leaving| leaving.clean).map(|_| Entry::CleanLeave);
+            let leaving = self.gathered.leaving;
+            let mark = (leaving == Some(true)).then_some(Entry::CleanLeave);
             changes.extend(notes.chain(mark).filter(|entry| self.state.apply(entry)));
             let outcome = self.commit(&changes);
-            for (reports, taken_over) in asked {
-                let outcome = outcome.clone().and(taken_over);
-                reports.into_iter().for_each(|report| drop(report.send(outcome.clone()))); // Whoever asked may have gone.
+            self.shared.waiting.fetch_sub(asked.len(), Ordering::Relaxed);
+            for (report, taken_over) in asked {
+                let _ = report.send(outcome.clone().and(taken_over)); // Whoever asked may have gone.
             }
             if leaving.is_some() {
                 return outcome;
@@ -259,25 +177,22 @@ impl Work {
     }
 
     /// Waits until there is something to write, and takes all there is.
-    fn next(&self) -> Queue {
-        let mut queue = self.shared.queue();
+    fn gather(&mut self) {
         loop {
-            let now = Instant::now();
-            let due = if queue.leaving.is_some() {
-                Some(now)
-            } else if !queue.entries.is_empty() {
+            let Gathered { entries, notes, leaving, .. } = &self.gathered;
+            let due = if leaving.is_some() {
+                Some(Instant::now())
+            } else if !entries.is_empty() {
                 Some(self.resume)
-            } else if !queue.notes.is_empty() {
+            } else if !notes.is_empty() {
                 Some(self.last_commit + NOTE_WAIT_MAX)
             } else {
                 None
             };
-            let unpoisoned = "nothing panics while it holds the queue";
-            queue = match due.map(|due| due.saturating_duration_since(now)) {
-                Some(Duration::ZERO) => return mem::take(&mut *queue),
-                Some(wait) => self.shared.changed.wait_timeout(queue, wait).expect(unpoisoned).0,
-                None => self.shared.changed.wait(queue).expect(unpoisoned),
-            };
+            let is_full = entries.len() >= WAITING_MAX;
+            if is_full || !self.gathered.next_by(due) {
+                return;
+            }
         }
     }
 
@@ -322,73 +237,5 @@ impl Work {
                 })
             }
         }
-    }
-}
-
-/// However the thread ends, nobody waits for it in vain.
-struct EndOfWork(Arc<Shared>);
-
-impl Drop for EndOfWork {
-    fn drop(&mut self) {
-        let mut queue = self.0.queue();
-        queue.ended = true;
-        queue.entries.clear();
-        self.0.has_ended.notify_all();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use fencepost_policy::{Layout, LockKey};
-
-    use super::*;
-
-    #[test]
-    fn a_disk_that_hangs_fails_once_nobody_would_wait_for_it() {
-        let writer = Writer { shared: Arc::default(), directory: PathBuf::new(), thread: None };
-        assert!(!writer.is_failing(Duration::ZERO), "nothing was asked of it");
-        let begun = Instant::now();
-        writer.shared.disk().busy_since = Some(begun);
-        while begun.elapsed() == Duration::ZERO {} // The clock may be coarse.
-        assert!(writer.is_failing(Duration::ZERO) && !writer.is_failing(Duration::from_secs(3600)));
-    }
-
-    /// Requests that had given up left their entries behind: while a disk hung, memory grew by one
-    /// for each request.
-    #[test]
-    fn what_waits_while_the_disk_hangs_is_bounded_by_who_waits() {
-        // Nobody takes what comes in.
-        let writer = Writer { shared: Arc::default(), directory: PathBuf::new(), thread: None };
-        let record = |lock: &str, tenure| {
-            let (lock, tenure) = (LockKey::new(lock).unwrap(), Revision::new(tenure));
-            writer.commit(Entry::Lock {
-                source: "main".to_owned(),
-                lock,
-                layout: Layout::Key,
-                tenure,
-                orphan_timeout: Duration::from_secs(1),
-            })
-        };
-        let waiting: Vec<_> = (0..100).map(|_| record("/a", 7)).collect();
-        for _ in 0..10_000 {
-            drop(record("/a", 7));
-            drop(record("/b", 8));
-        }
-        drop((record("/a", 9), record("/a", 9)));
-        writer.inbox().forget("main");
-        drop((record("/a", 7), record("/a", 7)));
-        let queue = writer.shared.queue();
-        let tenure = |pending: &Pending| match &pending.entry {
-            Some(Entry::Lock { lock, tenure: Some(tenure), .. }) => format!("{lock} {tenure}"),
-            other => format!("{other:?}"),
-        };
-        let forgets = r#"Some(Forget { source: "main" })"#;
-        assert_eq!(
-            queue.entries.iter().map(tenure).collect::<Vec<_>>(),
-            ["/a 7", "/b 8", "/a 9", forgets, "/a 7"]
-        );
-        let reports: Vec<usize> =
-            queue.entries.iter().map(|pending| pending.reports.len()).collect();
-        assert!(waiting.len() <= reports[0] && reports[0] <= 400 && reports[1] <= 4, "{reports:?}");
     }
 }

@@ -8,43 +8,24 @@ use fencepost_locks::GateMemory;
 use fencepost_policy::{Layout, LockKey, Revision};
 use tokio::time::Instant;
 
-use super::order::Order;
+use super::{Order, kept};
 use crate::state::{Inbox, Remembered};
 
 #[derive(Debug)]
 pub(super) struct SourceMemory {
-    name: String,
-    remembered: Arc<Remembered>,
-    inbox: Inbox,
-    order: Order,
+    pub(super) name: String,
+    pub(super) remembered: Arc<Remembered>,
+    pub(super) inbox: Inbox,
+    pub(super) order: Order,
     /// When this process began, if the one before it may have left requests at the worker.
-    unclean_since: Option<Instant>,
+    pub(super) unclean_since: Option<Instant>,
     /// The operator accepted that the store went back: its old revisions mean nothing any more.
-    accepted: AtomicBool,
+    pub(super) accepted: AtomicBool,
     /// Of which locks nothing is left at the worker, by an operator's word.
-    cleared: Mutex<BTreeSet<LockKey>>,
+    pub(super) cleared: Mutex<BTreeSet<LockKey>>,
 }
 
 impl SourceMemory {
-    pub(super) fn new(
-        name: &str,
-        remembered: Arc<Remembered>,
-        inbox: Inbox,
-        order: Order,
-        unclean_since: Option<Instant>,
-    ) -> SourceMemory {
-        let (accepted, cleared) = (AtomicBool::new(false), Mutex::default());
-        SourceMemory {
-            name: name.to_owned(),
-            remembered,
-            inbox,
-            order,
-            unclean_since,
-            accepted,
-            cleared,
-        }
-    }
-
     fn cleared(&self) -> MutexGuard<'_, BTreeSet<LockKey>> {
         self.cleared.lock().expect("nothing panics while it looks at them")
     }
@@ -85,9 +66,9 @@ impl GateMemory for SourceMemory {
     }
 
     fn forget_tenures(&self) {
-        let mut order = self.order.keep();
+        let mut order = kept(&self.order);
         self.accepted.store(true, Ordering::Release);
-        order.accept(&self.name);
+        order.entry(self.name.clone()).or_default().acceptances += 1;
         self.inbox.forget(&self.name);
     }
 }

@@ -6,7 +6,6 @@ mod response;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http::{Request, Response};
 use tokio::time::Instant;
@@ -27,15 +26,15 @@ use crate::wire::{Alarm, BackgroundGuard, Socket};
 /// A request at the worker. It has a task of its own, which ends when the worker is done with the
 /// request, or it is given up; whether its client is there makes no difference to that.
 pub(super) struct AtWorker<P: Permit> {
-    link: Link,
+    pub(super) link: Link,
     /// The connection, as long as it has to be reset before the permit goes.
     connection: Rc<Socket>,
     pool: Pool,
-    permit: Held<P>,
+    pub(super) permit: Held<P>,
     handed_over: Rc<HandedOver>,
     /// `None` unless the request's body is streamed.
     upload: Option<Rc<Upload>>,
-    timeouts: Timeouts,
+    pub(super) timeouts: Timeouts,
     started: Instant,
     /// Whether it is cut when its tenure ends.
     is_endless: bool,
@@ -43,7 +42,7 @@ pub(super) struct AtWorker<P: Permit> {
     may_be_left: bool,
     /// Whether its upload gives way to those who wait for its connection.
     gives_way: bool,
-    watch: Option<Rc<dyn TenureWatch>>,
+    pub(super) watch: Option<Rc<dyn TenureWatch>>,
     /// Ready when the tenure has ended. `None` as long as that is not watched, and once it is
     /// known.
     until_end: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -71,7 +70,7 @@ pub(super) struct AtWorker<P: Permit> {
 }
 
 /// What a client gets for a request.
-pub(super) type Outcome<P> = Result<Response<ResponseBody<P>>, SendError<P>>;
+pub(super) type Outcome<P> = Result<Response<ResponseBody>, SendError<P>>;
 
 /// A request that hyper has been given.
 pub(super) struct Sent {
@@ -147,7 +146,7 @@ impl<P: Permit> AtWorker<P> {
         let due =
             self.looks_at.map_or(since + STALL_MAX, |looks_at| looks_at.max(since + STALL_MAX));
         ready!(self.client_alarm.poll(cx, due));
-        if self.pool.takes_from_client() {
+        if self.pool.is_wanted() {
             return Poll::Ready(());
         }
         let looks_at = Instant::now() + STALL_MAX;
@@ -323,33 +322,10 @@ impl<P: Permit> AtWorker<P> {
         }
     }
 
-    pub(super) fn late(&self) -> Duration {
-        self.timeouts.late
-    }
-
-    pub(super) fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-
-    /// What a tunnel depends on.
-    pub(super) fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
-        self.watch.clone()
-    }
-
     /// The tunnel begins: what comes of its client is like a body.
     pub(super) fn watch_tunnel(&mut self) {
         if let Some(watch) = self.watch.clone() {
             self.until_end = Some(Box::pin(tenure::ended(watch, || true)));
         }
-    }
-
-    /// What was spoken after HTTP has ended.
-    pub(super) fn end_tunnel(self, how: Ending) {
-        let AtWorker { link, permit, watch, .. } = self;
-        if how == Ending::Cut {
-            watch.iter().for_each(|watch| watch.cut());
-        }
-        drop(link);
-        permit.finished(how, Instant::now());
     }
 }

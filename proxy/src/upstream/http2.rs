@@ -14,7 +14,7 @@ use http::uri::Scheme;
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::connect::Opened;
@@ -80,7 +80,7 @@ impl Http2 {
         opened: Opened,
         permit: QuotaPermit,
         streams_max: usize,
-        changed: Rc<dyn Fn()>,
+        changed: Rc<Notify>,
     ) -> Result<Rc<Http2>, UpstreamError> {
         let Opened { socket, made_with, .. } = opened;
         let turns = Rc::<Turns>::default();
@@ -245,7 +245,7 @@ impl Drop for Stream {
         if self.is_under_way && std::thread::panicking() {
             connection.socket.reset(); // Nobody looks any more whether its request leaves.
         }
-        (connection.look.changed)();
+        connection.look.changed.notify_waiters();
     }
 }
 
@@ -301,8 +301,8 @@ struct Look {
     driver: Weak<Driver>,
     socket: Socket,
     seen: Cell<Seen>,
-    /// Called when there may be room for a stream, and when the connection has ended.
-    changed: Rc<dyn Fn()>,
+    /// Notified when there may be room for a stream, and when the connection has ended.
+    changed: Rc<Notify>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -322,7 +322,7 @@ impl Look {
             has_allowed_any: before.has_allowed_any || allowed > 0,
         });
         if allowed > before.allowed || before.is_blocked && !is_blocked {
-            (self.changed)();
+            self.changed.notify_waiters();
         }
     }
 }
@@ -350,7 +350,7 @@ where
         tokio::task::spawn_local(async move {
             let _ends = Finally(|| {
                 turns.end();
-                (look.changed)();
+                look.changed.notify_waiters();
             });
             let mut connection = Box::pin(future);
             poll_fn(|cx| {

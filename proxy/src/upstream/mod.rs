@@ -11,7 +11,6 @@
 
 mod addresses;
 mod at_worker;
-mod both_ways;
 mod connect;
 mod error;
 mod fields;

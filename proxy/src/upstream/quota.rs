@@ -71,15 +71,10 @@ impl ConnectionQuota {
         self.take(usize::MAX)
     }
 
-    /// Whether a pool that has so many has none that are for those with few.
-    pub(super) fn are_many(&self, has: usize) -> bool {
-        has >= self.0.few
-    }
-
     /// Whether a pool that has so many is to leave what it is done with to those with few, who wait
     /// for one.
     pub(super) fn is_for_others(&self, has: usize) -> bool {
-        self.are_many(has)
+        has >= self.0.few
             && self.is_wanted()
             && self.0.taken.load(Ordering::Relaxed) > self.most(has)
     }

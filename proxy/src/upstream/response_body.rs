@@ -8,16 +8,15 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::error::ResponseBodyError;
-use super::permit::Permit;
 use super::relay::Relay;
-use super::websocket::WorkerEnd;
+use super::websocket::{ToWorker, tunnel};
 use crate::server::{AnswerBody, Tunnel};
 
 /// The body of an answer: a worker's, or one of our own.
 ///
 /// If a worker's is dropped before its end, because the client has left, its request's task reads
 /// it to the end.
-pub enum ResponseBody<P: Permit> {
+pub enum ResponseBody {
     /// None.
     Empty,
     /// All of it.
@@ -25,7 +24,7 @@ pub enum ResponseBody<P: Permit> {
     /// A worker's, passed on as it comes.
     Upstream(Reading),
     /// None: another protocol is spoken from here on.
-    Switched(Option<Box<WorkerEnd<P>>>),
+    Switched(Option<ToWorker>),
 }
 
 /// A worker's response that may not have ended yet, for its client.
@@ -75,7 +74,7 @@ impl Drop for Reading {
     }
 }
 
-impl<P: Permit> Body for ResponseBody<P> {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = ResponseBodyError;
 
@@ -116,10 +115,9 @@ impl<P: Permit> Body for ResponseBody<P> {
     }
 }
 
-impl<P: Permit> AnswerBody for ResponseBody<P> {
+impl AnswerBody for ResponseBody {
     fn take_tunnel(&mut self) -> Option<Tunnel> {
         let ResponseBody::Switched(worker) = self else { return None };
-        let worker = worker.take()?;
-        Some(Box::new(move |client, read_already| Box::pin(worker.join(client, read_already))))
+        worker.take().map(tunnel)
     }
 }

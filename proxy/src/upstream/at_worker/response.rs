@@ -29,10 +29,11 @@ use crate::upstream::request_body::RequestBody;
 use crate::upstream::response_body::{Reading, ResponseBody};
 use crate::upstream::response_head;
 use crate::upstream::upload::Broken;
-use crate::upstream::websocket::WorkerEnd;
 
 /// How far a client may be behind a response whose tenure has ended.
 const BEHIND_BYTES_MAX: usize = 256 * 1024;
+/// How much of a response of unknown length is read before its head is passed on, if it is here.
+const HERE_BYTES_MAX: usize = 8 * 1024;
 /// How long such a response waits for a client that is as far behind as it may be, in all: long
 /// enough for the client of a fast worker to be given its turn by the system, too short for a
 /// tenure to be held up.
@@ -147,11 +148,10 @@ impl<P: Permit> AtWorker<P> {
                 return self.end(Ending::Reset).await;
             };
             // Where the client has left, this ends with its answer.
-            let _ = tell.send(Ok(Response::from_parts(
-                head,
-                ResponseBody::Switched(Some(Box::new(WorkerEnd::new(self)))),
-            )));
-            return;
+            let (to_worker, client) = oneshot::channel();
+            let answer = Response::from_parts(head, ResponseBody::Switched(Some(to_worker)));
+            let _ = tell.send(Ok(answer));
+            return self.tunnel(client).await;
         }
         let is_endless = self.is_endless || is_event_stream(&head.headers);
         if incoming.is_end_stream() {
@@ -159,10 +159,13 @@ impl<P: Permit> AtWorker<P> {
             let answer = Response::from_parts(head, ResponseBody::Empty);
             return self.complete(has_body, || _ = tell.map(|tell| tell.send(Ok(answer)))).await;
         }
-        let mut here = if is_coded {
-            Here::default()
-        } else {
-            Here::read(&mut incoming, self.link.protocol(), is_endless).await
+        let mut here = match incoming.size_hint().exact() {
+            _ if is_coded || is_endless => Here::nothing(),
+            // A single piece: those behind it can be passed on as they come.
+            Some(1..) => Here::read(&mut incoming, 1).await,
+            None if self.is_alone() => Here::read(&mut incoming, HERE_BYTES_MAX).await,
+            // Over HTTP/2, what comes first may be trailers.
+            Some(0) | None => Here::nothing(),
         };
         if here.is_all {
             drop(incoming);

@@ -264,7 +264,7 @@ struct Forwarder {
     kept: Rc<KeptFields>,
 }
 
-type Answer = Response<ResponseBody<Recorder>>;
+type Answer = Response<ResponseBody>;
 
 impl Forwarder {
     async fn answer(

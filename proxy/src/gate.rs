@@ -1,8 +1,6 @@
 //! Everything a request has to wait for, then the gate, then its first byte.
 //! It does not carry bytes: that is `upstream`.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use fencepost_fence::enter::{Entered, QueuePlace, enter};
@@ -19,8 +17,8 @@ use crate::refusal::Failure;
 use crate::request_context::{InFlight, RequestContext};
 use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
-    Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody,
-    SendError, Timeouts, UpstreamError, Wants, outgoing_request, prepare_body,
+    Admitted, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError,
+    Timeouts, UpstreamError, Wants, outgoing_request, prepare_body,
 };
 use crate::worker_permit::WorkerPermit;
 
@@ -107,7 +105,13 @@ async fn send(
             context.admitted(claim);
         }
         context.about.note_sending();
-        match in_turn(place, ready.send(Admitted::new(request, permit), timeouts, at)).await {
+        let sent = ready.send(Admitted::new(request, permit), timeouts, at);
+        let head = match place {
+            None => sent.head().await,
+            // The next request in the queue enters once something of this one is written.
+            Some(place) => sent.head_in_turn(place).await,
+        };
+        match head {
             Ok(mut answer) => {
                 authorization.show(context, answer.headers_mut());
                 return Ok(boxed(|| answer));
@@ -128,20 +132,6 @@ async fn send(
         }
     }
     Err(context.fail(Failure::Unreachable))
-}
-
-/// Waits for the head of the response. The next request in the queue enters once something of this
-/// one is written.
-async fn in_turn(
-    mut place: Option<Box<QueuePlace<HeldUp>>>,
-    mut head: AwaitedHead<WorkerPermit>,
-) -> <AwaitedHead<WorkerPermit> as Future>::Output {
-    poll_fn(|cx| {
-        let polled = Pin::new(&mut head).poll(cx);
-        place.take_if(|_| polled.is_ready() || head.has_begun(cx));
-        polled
-    })
-    .await
 }
 
 /// A request that may be sent, now.

@@ -321,6 +321,7 @@ impl Forwarder {
             let is_kept = request.uri().path() == "/keep";
             let sent = ready
                 .send(Admitted::new(request, permit), self.settings.timeouts, Instant::now())
+                .head()
                 .await;
             (request, permit) = match sent {
                 Ok(answer) => {

@@ -193,12 +193,12 @@ impl Permit for WorkerPermit {
         !matches!(self.counted, Counted::Entered(_))
     }
 
-    fn body_cut(&mut self, last_bytes: LastBytes) {
-        self.settle_partial(last_bytes);
-    }
-
-    fn overdue(&mut self, last_bytes: LastBytes) {
-        self.lose(last_bytes);
+    fn lost(&mut self, how: Ending, last_bytes: LastBytes) {
+        if how == Ending::BodyCut {
+            self.settle_partial(last_bytes);
+        } else {
+            self.lose(last_bytes);
+        }
     }
 
     fn heard(&mut self) {

@@ -8,13 +8,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::error::SendError;
+use super::error::{ResponseBodyError, SendError};
 use super::handed_over::{HandedOver, HeadFuture};
 use super::link::Link;
-use super::permit::{Ending, Held, LastBytes, Permit, TenureWatch};
+use super::permit::{Ending, Held, LastBytes, Permit, TenureWatch, held};
 use super::pool::{Pool, STALL_MAX};
+use super::relay::Relay;
 use super::request_body::RequestBody;
 use super::response_body::ResponseBody;
 use super::target::Timeouts;
@@ -31,12 +33,14 @@ pub(super) struct AtWorker<P: Permit> {
     connection: Rc<Socket>,
     pool: Pool,
     pub(super) permit: Held<P>,
+    client: Client<P>,
+    has_body: bool,
     handed_over: Rc<HandedOver>,
     /// `None` unless the request's body is streamed.
     upload: Option<Rc<Upload>>,
     pub(super) timeouts: Timeouts,
     started: Instant,
-    /// Whether it is cut when its tenure ends.
+    /// Whether it has no end of its own: it is cut when its tenure ends.
     is_endless: bool,
     /// Whether nobody waits for its end but its client.
     may_be_left: bool,
@@ -80,7 +84,16 @@ pub(super) struct Sent {
     pub(super) copy: Option<Box<Request<RequestBody>>>,
     pub(super) asks_to_upgrade: bool,
     pub(super) is_head: bool,
-    pub(super) has_body: bool,
+}
+
+/// What is told what comes of a request.
+pub(super) enum Client<P: Permit> {
+    /// It waits for the head of the response.
+    Awaits(oneshot::Sender<Outcome<P>>),
+    /// It reads the body of the response.
+    Reads(Rc<Relay>),
+    /// It has left, or has got all that it gets.
+    Gone,
 }
 
 /// What may come while something of the worker is waited for.
@@ -101,9 +114,9 @@ impl<P: Permit> AtWorker<P> {
         link: Link,
         pool: Pool,
         permit: P,
-        (handed_over, upload): (Rc<HandedOver>, Option<Rc<Upload>>),
-        timeouts: Timeouts,
-        at: Instant,
+        client: oneshot::Sender<Outcome<P>>,
+        (handed_over, upload, has_body): (Rc<HandedOver>, Option<Rc<Upload>>, bool),
+        (timeouts, at): (Timeouts, Instant),
     ) -> Box<AtWorker<P>> {
         let (is_endless, may_be_left) = (permit.is_endless(), permit.may_be_left());
         let gives_way = upload.is_some() && matches!(link, Link::Http1(_)) && permit.gives_way();
@@ -116,7 +129,9 @@ impl<P: Permit> AtWorker<P> {
             is_endless,
             may_be_left,
             gives_way,
-            permit: Held::new(permit),
+            permit: held(permit),
+            client: Client::Awaits(client),
+            has_body,
             handed_over,
             upload,
             timeouts,
@@ -177,7 +192,7 @@ impl<P: Permit> AtWorker<P> {
     fn overdue(&mut self) {
         self.watch_tenure(); // With which its answer may have to be cut.
         let last_bytes = self.last_bytes();
-        self.permit.overdue(last_bytes);
+        self.permit.lost(Ending::TimedOut, last_bytes);
         let now = Instant::now();
         let total = self.timeouts.total.map(|total| now.max(self.started + total));
         let ends = if self.is_left_in_time { Some(now) } else { total };
@@ -185,18 +200,61 @@ impl<P: Permit> AtWorker<P> {
         let counts_until = self.permit.counts_until();
         self.closes_at = ends.map(|at| (at + self.timeouts.late).max(counts_until.unwrap_or(at)));
         (self.overdue_since, self.waiting_since) = (Some(now), None);
+        self.note_client_has_left();
+    }
+
+    /// Counts it as background work from now on.
+    fn note_client_has_left(&mut self) {
         self.without_client.get_or_insert_with(|| self.pool.background().guard());
+    }
+
+    /// What follows from an event: what the client is told, and how the request ends. `None` if it
+    /// goes on.
+    fn react(&mut self, event: Event) -> Option<(ResponseBodyError, Ending)> {
+        match event {
+            Event::ClientLeft => {
+                self.client = Client::Gone;
+                None
+            }
+            Event::ClientStalls => {
+                let why = if self.is_hurried() {
+                    self.watch.iter().for_each(|watch| watch.cut());
+                    ResponseBodyError::TooSlow
+                } else {
+                    ResponseBodyError::Stalled
+                };
+                self.client.end(why);
+                None
+            }
+            Event::TenureEnded if self.is_endless || self.is_upload() => {
+                Some((ResponseBodyError::Sealed, self.cut()))
+            }
+            Event::TenureEnded => None,
+            Event::UploadBroken(Broken::Cut) => Some((ResponseBodyError::Sealed, Ending::BodyCut)),
+            Event::UploadBroken(Broken::ByClient(fault)) => {
+                Some((ResponseBodyError::Unfinished(fault), Ending::BodyCut))
+            }
+            Event::TimeUp if self.is_given_up() => {
+                Some((ResponseBodyError::Silent, self.gave_up()))
+            }
+            Event::TimeUp => {
+                self.overdue();
+                self.client.end(ResponseBodyError::Silent);
+                None
+            }
+        }
+    }
+
+    /// Whether its response is read at the worker's pace.
+    fn is_hurried(&self) -> bool {
+        self.tenure_has_ended || self.overdue_since.is_some()
     }
 
     /// The permit counts down from now on, unless it does already.
     fn lose(&mut self, how: Ending) {
         if self.overdue_since.replace(Instant::now()).is_none() {
             let last_bytes = self.last_bytes();
-            if how == Ending::BodyCut {
-                self.permit.body_cut(last_bytes)
-            } else {
-                self.permit.overdue(last_bytes)
-            }
+            self.permit.lost(how, last_bytes);
         }
     }
 
@@ -245,8 +303,8 @@ impl<P: Permit> AtWorker<P> {
     }
 
     /// What has happened meanwhile. Whether the worker `owes` us something: then its time runs.
-    fn poll_event(&mut self, cx: &mut Context<'_>, has_left: bool, owes: bool) -> Poll<Event> {
-        if has_left && self.without_client.is_none() {
+    fn poll_event(&mut self, cx: &mut Context<'_>, owes: bool) -> Poll<Event> {
+        if self.client.has_left(cx) && self.without_client.is_none() {
             self.without_client = Some(self.pool.background().guard());
             if self.is_left_in_time {
                 self.closes_at = Some(Instant::now() + self.timeouts.late);
@@ -326,6 +384,46 @@ impl<P: Permit> AtWorker<P> {
     pub(super) fn watch_tunnel(&mut self) {
         if let Some(watch) = self.watch.clone() {
             self.until_end = Some(Box::pin(tenure::ended(watch, || true)));
+        }
+    }
+}
+
+impl<P: Permit> Client<P> {
+    /// The client as it was. It is gone from now on.
+    fn take(&mut self) -> Client<P> {
+        std::mem::replace(self, Client::Gone)
+    }
+
+    /// Whether it has left. The task hears when it does, and when it reads.
+    fn has_left(&mut self, cx: &mut Context<'_>) -> bool {
+        match self {
+            Client::Awaits(tell) => tell.poll_closed(cx).is_ready(),
+            Client::Reads(relay) => relay.is_left(cx),
+            Client::Gone => true,
+        }
+    }
+
+    /// It gets no response, for that reason.
+    fn fail(self, error: SendError<P>) {
+        if let Client::Awaits(tell) = self {
+            let _ = tell.send(Err(error));
+        }
+    }
+
+    /// It gets that response if it waits for one; if it reads one, that is whole.
+    fn finish(self, answer: Option<Response<ResponseBody>>) {
+        match (self, answer) {
+            (Client::Awaits(tell), Some(answer)) => _ = tell.send(Ok(answer)),
+            (Client::Reads(relay), _) => relay.end(Ok(())),
+            (Client::Awaits(_) | Client::Gone, _) => {}
+        }
+    }
+
+    /// It gets no more than it has been given, for that reason.
+    fn end(&mut self, why: ResponseBodyError) {
+        match self.take() {
+            Client::Reads(relay) => relay.end(Err(why)),
+            client @ (Client::Awaits(_) | Client::Gone) => client.fail(why.into()),
         }
     }
 }

@@ -117,11 +117,26 @@ pub enum ResponseBodyError {
     Sealed,
     /// The client did not send all of its request.
     #[error("the client did not send all of its request")]
-    Unfinished,
+    Unfinished(BodyFault),
     /// The tenure of its request has ended, and the client did not read it as fast as it came.
     #[error("the client is too slow for a response that is not to wait for it")]
     TooSlow,
     /// The client did not read it, and others waited for its connection.
     #[error("the client does not read its response, and others wait for an upstream connection")]
     Stalled,
+}
+
+/// Why a client gets no head that would have got no more of the body.
+impl<P> From<ResponseBodyError> for SendError<P> {
+    fn from(why: ResponseBodyError) -> SendError<P> {
+        let source = match why {
+            ResponseBodyError::Silent => return SendError::Timeout,
+            ResponseBodyError::Unfinished(fault) => return SendError::Body(fault),
+            ResponseBodyError::Lost(source) => source,
+            ResponseBodyError::Sealed | ResponseBodyError::TooSlow | ResponseBodyError::Stalled => {
+                None
+            }
+        };
+        SendError::NoAnswer { forwarded: Forwarded::Unknown, source }
+    }
 }

@@ -12,10 +12,12 @@ use http::Request;
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
+use scopeguard::guard;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::handed_over::{HeadFuture, Outgoing};
+use super::quota::QuotaPermit;
 use super::turns::Turns;
 use crate::in_place::pinned;
 use crate::wire::{HTTP1_BUFFER_BYTES, Socket};
@@ -38,8 +40,8 @@ pub(super) struct Http1 {
     is_spoilt: bool,
     /// Whether all that was begun on it has ended, and nothing is left to be written.
     is_clean: bool,
-    /// Counts the connection in its pool.
-    _counted: Box<dyn Any>,
+    /// Count the connection in its pool and in all.
+    _counted: (QuotaPermit, Box<dyn Any>),
 }
 
 /// What the connection and the task that drives it share.
@@ -57,7 +59,7 @@ impl Http1 {
     pub(super) async fn new(
         socket: Socket,
         made_with: Option<Arc<ClientConfig>>,
-        counted: Box<dyn Any>,
+        counted: (QuotaPermit, Box<dyn Any>),
     ) -> hyper::Result<Box<Http1>> {
         let io = TokioIo::new(socket.clone());
         let (mut sender, connection) =
@@ -190,19 +192,10 @@ impl Driven {
     }
 }
 
-/// Says that there are no more turns, also when the task that had them is ended from outside.
-struct Ends(Rc<Driven>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.turns.end();
-    }
-}
-
 /// Reads and writes until hyper has ended.
 async fn drive(mut connection: Connection<TokioIo<Socket>, Outgoing>, driven: Rc<Driven>) {
-    let ends = Ends(driven);
-    let driven = &ends.0;
+    // Also when this task is ended from outside.
+    let driven = guard(driven, |driven| driven.turns.end());
     poll_fn(|cx| {
         let polled = connection.poll_without_shutdown(cx);
         driven.turns.end_one(!driven.socket.is_write_blocked());

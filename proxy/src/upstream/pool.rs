@@ -1,12 +1,14 @@
 //! The connections of one worker thread to one upstream.
 //! It does not carry requests: that is `at_worker`.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::io;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
+use scopeguard::guard;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -76,20 +78,6 @@ struct Queue {
     opening: Cell<usize>,
     /// Why a connection could not be opened, and how many are to be told that.
     failed: RefCell<Option<(UpstreamError, usize)>>,
-}
-
-/// Counts a request that waits, until this is dropped.
-struct Waiting<'q>(&'q Queue);
-
-/// Counts a connection that is being opened, until this is dropped.
-struct Opening {
-    pool: Rc<Shared>,
-    wants: Wants,
-}
-
-/// The right to one HTTP/1.1 connection.
-pub(super) struct Place {
-    pool: Weak<Shared>,
 }
 
 /// A connection on which a request can be sent at once. Dropped unused, it goes back to its pool.
@@ -182,7 +170,9 @@ impl Pool {
         if pool.waiting() >= pool.upstream.waiting_max {
             return Err(UpstreamError::Crowded);
         }
-        let _waiting = Waiting::new(pool.queue(wants));
+        let queue = pool.queue(wants);
+        queue.waiting.set(queue.waiting.get() + 1);
+        let _waiting = guard((), |()| queue.leave());
         pool.waited.set(Some(Instant::now()));
         match timeout_at(deadline, pool.wait(wants, deadline)).await {
             Ok(link) => Ok(self.made_ready(link?, wants)),
@@ -351,9 +341,14 @@ impl Shared {
     fn open(self: &Rc<Self>, wants: Wants, permit: QuotaPermit, deadline: Instant) {
         let is_for_all = self.expected(wants) == Protocol::Http2;
         let place = (!is_for_all).then(|| self.place());
-        let opening = Opening::new(Rc::clone(self), wants);
+        let opening = &self.queue(wants).opening;
+        opening.set(opening.get() + 1);
+        let pool = guard(Rc::clone(self), move |pool| {
+            let opening = &pool.queue(wants).opening;
+            opening.set(opening.get() - 1);
+            pool.changed.notify_waiters();
+        });
         tokio::task::spawn_local(async move {
-            let pool = &opening.pool;
             let opened = timeout_at(deadline, pool.connect(wants, permit, place)).await;
             if is_for_all {
                 pool.has_failed.set(!matches!(opened, Ok(Ok(()))));
@@ -372,7 +367,7 @@ impl Shared {
         self: &Rc<Self>,
         wants: Wants,
         permit: QuotaPermit,
-        place: Option<Place>,
+        place: Option<Box<dyn Any>>,
     ) -> Result<(), UpstreamError> {
         let opened = open(&self.upstream, wants).await?;
         if wants == Wants::Either {
@@ -385,7 +380,7 @@ impl Shared {
                     return Ok(());
                 }
                 let place = place.unwrap_or_else(|| self.place());
-                let made = Http1::new(socket, opened.made_with, Box::new((permit, place))).await;
+                let made = Http1::new(socket, opened.made_with, (permit, place)).await;
                 self.take_in(made.map_err(UpstreamError::handshake)?);
             }
             Protocol::Http2 => {
@@ -408,10 +403,15 @@ impl Shared {
         self.sweep();
     }
 
-    /// Counts one more HTTP/1.1 connection.
-    fn place(self: &Rc<Self>) -> Place {
+    /// Counts one more HTTP/1.1 connection, until what this returns is dropped.
+    fn place(self: &Rc<Self>) -> Box<dyn Any> {
         self.http1_open.set(self.http1_open.get() + 1);
-        Place { pool: Rc::downgrade(self) }
+        Box::new(guard(Rc::downgrade(self), |pool| {
+            if let Some(pool) = pool.upgrade() {
+                pool.http1_open.set(pool.http1_open.get() - 1);
+                pool.changed.notify_waiters();
+            }
+        }))
     }
 
     /// Closes idle connections in time, as long as there are any.
@@ -476,52 +476,17 @@ impl Queue {
         *self.failed.borrow_mut() = (untold > 0).then_some((error, untold));
     }
 
+    /// One waits no longer. Nobody else is told in its place that no connection could be opened.
+    fn leave(&self) {
+        self.waiting.set(self.waiting.get() - 1);
+        let failed = self.failed.take();
+        let untold = |(error, untold): (_, usize)| (error, untold.min(self.waiting.get()));
+        *self.failed.borrow_mut() = failed.map(untold).filter(|(_, untold)| *untold > 0);
+    }
+
     fn take_failure(&self) -> Option<UpstreamError> {
         let (error, untold) = self.failed.take()?;
         *self.failed.borrow_mut() = (untold > 1).then(|| (error.clone(), untold - 1));
         Some(error)
-    }
-}
-
-impl Waiting<'_> {
-    fn new(queue: &Queue) -> Waiting<'_> {
-        queue.waiting.set(queue.waiting.get() + 1);
-        Waiting(queue)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let Waiting(queue) = self;
-        queue.waiting.set(queue.waiting.get() - 1);
-        // Nobody else is told in place of one that has left.
-        let failed = queue.failed.take();
-        let untold = |(error, untold): (_, usize)| (error, untold.min(queue.waiting.get()));
-        *queue.failed.borrow_mut() = failed.map(untold).filter(|(_, untold)| *untold > 0);
-    }
-}
-
-impl Opening {
-    fn new(pool: Rc<Shared>, wants: Wants) -> Opening {
-        let opening = &pool.queue(wants).opening;
-        opening.set(opening.get() + 1);
-        Opening { pool, wants }
-    }
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        let opening = &self.pool.queue(self.wants).opening;
-        opening.set(opening.get() - 1);
-        self.pool.changed.notify_waiters();
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(pool) = self.pool.upgrade() {
-            pool.http1_open.set(pool.http1_open.get() - 1);
-            pool.changed.notify_waiters();
-        }
     }
 }

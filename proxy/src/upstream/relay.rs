@@ -87,12 +87,6 @@ impl Relay {
         }
     }
 
-    /// Breaks it off for a client that may still be there.
-    pub(super) fn leave_client(&self, why: ResponseBodyError) {
-        self.end(Err(why));
-        self.client_leaves();
-    }
-
     /// Whether the client has left. The task hears when it does, and when it reads.
     pub(super) fn is_left(&self, cx: &Context<'_>) -> bool {
         let mut shared = self.0.borrow_mut();

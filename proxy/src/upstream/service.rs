@@ -62,9 +62,10 @@ impl ReadyConnection {
         let request = request.map(outgoing);
         let head = link.send(request);
         let (tell, outcome) = oneshot::channel();
-        let sent = Sent { head, copy, asks_to_upgrade: wants == Wants::Http1, is_head, has_body };
-        let at_worker = AtWorker::new(link, pool, permit, (handed_over, upload), timeouts, at);
-        tokio::task::spawn_local(at_worker.run(sent, tell));
+        let sent = Sent { head, copy, asks_to_upgrade: wants == Wants::Http1, is_head };
+        let given = (handed_over, upload, has_body);
+        let at_worker = AtWorker::new(link, pool, permit, tell, given, (timeouts, at));
+        tokio::task::spawn_local(at_worker.run(sent));
         AwaitedHead { outcome, socket, turns, written_before }
     }
 }

@@ -11,6 +11,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use scopeguard::ScopeGuard;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
@@ -113,7 +114,7 @@ impl<P: Permit> AtWorker<P> {
             watch.iter().for_each(|watch| watch.cut());
         }
         drop(link);
-        permit.finished(how, Instant::now());
+        ScopeGuard::into_inner(permit).finished(how, Instant::now());
     }
 }
 

@@ -241,14 +241,10 @@ impl Permit for Recorder {
         self.gives_way
     }
 
-    fn overdue(&mut self, _: LastBytes) {
+    fn lost(&mut self, how: Ending, _: LastBytes) {
         self.is_lost = true;
-        self.record.add(Event::Overdue);
-    }
-
-    fn body_cut(&mut self, _: LastBytes) {
-        self.is_lost = true;
-        self.record.add(Event::BodyCut);
+        let is_cut = how == Ending::BodyCut;
+        self.record.add(if is_cut { Event::BodyCut } else { Event::Overdue });
     }
 
     fn finished(self, how: Ending, _: Instant) {

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fencepost_fence::enter::WaitingRoom;
+use fencepost_fence::enter::WAITING_MAX;
 use fencepost_locks::MemoryStore;
 use fencepost_policy::Rejection;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::access_log::Closing;
 use crate::lock_sources::LockSources;
@@ -42,7 +42,7 @@ pub struct Process {
     /// Whether worker threads make progress.
     pub pulses: ThreadLiveness,
     /// The requests that wait at barriers.
-    pub waiting_room: Arc<WaitingRoom>,
+    pub waiting_room: Arc<Semaphore>,
     draining: AtomicBool,
     /// Whether a thread has ended with requests that may run on at the worker.
     has_unseen: AtomicBool,
@@ -87,7 +87,7 @@ impl Process {
             unrouted_label: Arc::new(RouteLabel::unrouted()),
             memory,
             pulses: ThreadLiveness::default(),
-            waiting_room: Arc::default(),
+            waiting_room: Arc::new(Semaphore::new(WAITING_MAX)),
             draining: AtomicBool::new(false),
             has_unseen: AtomicBool::new(false),
             over: watch::Sender::new(false),

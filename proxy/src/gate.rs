@@ -17,8 +17,8 @@ use crate::refusal::Failure;
 use crate::request_context::{InFlight, RequestContext};
 use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
-    Admitted, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError,
-    Timeouts, UpstreamError, Wants, outgoing_request, prepare_body,
+    Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts,
+    UpstreamError, Wants, outgoing_request, prepare_body,
 };
 use crate::worker_permit::WorkerPermit;
 
@@ -54,14 +54,9 @@ async fn prepare(
     }
     let body = request.body_mut().take();
     let whole_bytes_max = context.share.generation.config.limits.buffer_body_max;
-    let body = match prepare_body(body, whole_bytes_max, kept) {
-        Ok(PreparedBody::Ready(body)) => Ok(body),
-        Ok(PreparedBody::Awaited(body)) => {
-            let body = Box::pin(context.share.generation.process.unless_over(body)).await;
-            body.map_err(|over| context.refuse(over, Subject::default()))?
-        }
-        Err(error) => Err(error),
-    };
+    let body = prepare_body(body, whole_bytes_max, kept);
+    let body = context.share.generation.process.unless_over(body).await;
+    let body = body.map_err(|over| context.refuse(over, Subject::default()))?;
     let body = body.map_err(|error| {
         tracing::debug!(error = %WithCauses(&error), client = %context.client, "a request's body did not arrive whole");
         context.fail(match error.fault() {

@@ -189,10 +189,6 @@ impl Permit for WorkerPermit {
         self.context.counts().upstream_took(took);
     }
 
-    fn gives_way(&self) -> bool {
-        !matches!(self.counted, Counted::Entered(_))
-    }
-
     fn lost(&mut self, how: Ending, last_bytes: LastBytes) {
         if how == Ending::BodyCut {
             self.settle_partial(last_bytes);

@@ -22,7 +22,6 @@ use super::response_body::ResponseBody;
 use super::target::Timeouts;
 use super::tenure;
 use super::upload::{Broken, Upload};
-use crate::server::BodyFault;
 use crate::wire::{Alarm, BackgroundGuard, Socket};
 
 /// A request at the worker. It has a task of its own, which ends when the worker is done with the
@@ -44,8 +43,6 @@ pub(super) struct AtWorker<P: Permit> {
     is_endless: bool,
     /// Whether nobody waits for its end but its client.
     may_be_left: bool,
-    /// Whether its upload gives way to those who wait for its connection.
-    gives_way: bool,
     pub(super) watch: Option<Rc<dyn TenureWatch>>,
     /// Ready when the tenure has ended. `None` as long as that is not watched, and once it is
     /// known.
@@ -119,7 +116,6 @@ impl<P: Permit> AtWorker<P> {
         (timeouts, at): (Timeouts, Instant),
     ) -> Box<AtWorker<P>> {
         let (is_endless, may_be_left) = (permit.is_endless(), permit.may_be_left());
-        let gives_way = upload.is_some() && matches!(link, Link::Http1(_)) && permit.gives_way();
         let mut at_worker = Box::new(AtWorker {
             _stays: pool.background().hold(),
             connection: Rc::new(link.socket().clone()),
@@ -128,7 +124,6 @@ impl<P: Permit> AtWorker<P> {
             pool,
             is_endless,
             may_be_left,
-            gives_way,
             permit: held(permit),
             client: Client::Awaits(client),
             has_body,
@@ -339,13 +334,6 @@ impl<P: Permit> AtWorker<P> {
         let waiting_since = *self.waiting_since.get_or_insert_with(Instant::now);
         if self.overdue_since.is_some() {
             self.hear(cx);
-        } else if self.gives_way
-            && let Some(upload) = self.upload.clone()
-            && self.poll_stall(cx, upload.stalled_since().unwrap_or_else(Instant::now)).is_ready()
-        {
-            upload.break_off(Broken::ByClient(BodyFault::Slow));
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
         }
         let due = match self.overdue_since {
             Some(since) => {

@@ -70,12 +70,6 @@ pub trait Permit: 'static {
         false
     }
 
-    /// Whether it gives way to those who wait for its connection while its client is the one to
-    /// send more. Asked when it is sent, if its body is streamed.
-    fn gives_way(&self) -> bool {
-        false
-    }
-
     /// The worker has been silent for longer than it may; or, if `how` is [`Ending::BodyCut`], it
     /// will never have the whole request, and what was given of that has not left its connection.
     /// The connection is still read: the end may yet be seen.

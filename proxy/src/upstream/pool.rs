@@ -26,8 +26,7 @@ use crate::wire::{Background, Socket};
 /// How often the log says the same of a worker.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a client may leave a piece of its response lying, or the next piece of its upload be
-/// waited for, while others wait for a connection.
+/// How long a client may leave a piece of its response lying while others wait for a connection.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(1);
 
 /// The connections of one worker thread to one upstream: the one used last is used first. Clones

@@ -61,14 +61,6 @@ pub enum RequestBodyError {
     Cut,
 }
 
-/// What has to be done before a client's body can be forwarded.
-pub enum PreparedBody {
-    /// Nothing.
-    Ready(RequestBody),
-    /// It is read whole. Boxed: a request without a body would move the room for it.
-    Awaited(Pin<Box<dyn Future<Output = Result<RequestBody, BodyError>>>>),
-}
-
 /// Makes a client's body ready to be forwarded: one whose length is known to be at most
 /// `whole_bytes_max` is read whole, so that a slow sender holds nothing up; any other is passed on
 /// as it comes. One of unknown length is as good as known where its end has come with its head:
@@ -78,30 +70,29 @@ pub enum PreparedBody {
 ///
 /// # Errors
 ///
-/// If the client does not send all of a body that is read whole, which is known once that was
-/// awaited, or contradicts itself. Nothing of it is forwarded then.
-pub fn prepare_body(
+/// If the client does not send all of a body that is read whole, or contradicts itself. Nothing of
+/// it is forwarded then.
+pub async fn prepare_body(
     body: ClientBody,
     whole_bytes_max: usize,
     kept: &Rc<KeptFields>,
-) -> Result<PreparedBody, BodyError> {
+) -> Result<RequestBody, BodyError> {
     if body.is_malformed() {
         return Err(BodyError::Malformed);
     }
     if body.is_end_stream() {
-        return Ok(PreparedBody::Ready(RequestBody::Empty));
+        return Ok(RequestBody::Empty);
     }
-    let kept = kept.clone();
-    Ok(match body.size_hint().exact().map(usize::try_from) {
-        Some(Ok(length)) if length <= whole_bytes_max => {
-            PreparedBody::Awaited(Box::pin(read_whole(body, kept)))
-        }
+    let kept = Rc::clone(kept);
+    // Boxed: a request without a body would move the room for them.
+    match body.size_hint().exact().map(usize::try_from) {
+        Some(Ok(length)) if length <= whole_bytes_max => Box::pin(read_whole(body, kept)).await,
         // Whoever waits for leave to send it is not to get that before the worker has its head.
         None if !body.is_held_back() => {
-            PreparedBody::Awaited(Box::pin(read_what_has_come(body, whole_bytes_max, kept)))
+            Box::pin(read_what_has_come(body, whole_bytes_max, kept)).await
         }
-        Some(_) | None => PreparedBody::Ready(Streaming::of(None, body, kept)),
-    })
+        Some(_) | None => Ok(Streaming::of(None, body, kept)),
+    }
 }
 
 async fn read_whole(body: ClientBody, kept: Rc<KeptFields>) -> Result<RequestBody, BodyError> {
@@ -260,7 +251,7 @@ impl Streaming {
                 if let Some(trailers) = frame.trailers_mut() {
                     fields::retain_harmless_trailers(trailers, &self.kept);
                 }
-                self.upload.piece_went_out(frame.data_ref().map_or(0, Bytes::len));
+                self.upload.piece_went_out();
                 // hyper asks for nothing more after trailers, nor over HTTP/1.1 after the last byte
                 // that was announced.
                 let ends_by_length =

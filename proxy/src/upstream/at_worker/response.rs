@@ -25,9 +25,9 @@ use crate::upstream::here::Here;
 use crate::upstream::http2::was_refused;
 use crate::upstream::link::Link;
 use crate::upstream::permit::{Admitted, Ending, Permit};
-use crate::upstream::relay::Relay;
+use crate::upstream::relay::{Reading, Relay};
 use crate::upstream::request_body::RequestBody;
-use crate::upstream::response_body::{Reading, ResponseBody};
+use crate::upstream::response_body::ResponseBody;
 use crate::upstream::response_head;
 use crate::upstream::upload::Broken;
 
@@ -154,12 +154,12 @@ impl<P: Permit> AtWorker<P> {
         if is_coded {
             self.client.take().fail(SendError::Coded);
         } else {
-            let relay = Rc::<Relay>::default();
             let left = incoming.size_hint().exact().map(|left| left + here.data.len() as u64);
+            let relay = Relay::new(left);
             if !here.data.is_empty() {
                 relay.add(Frame::data(here.data));
             }
-            let reading = ResponseBody::Upstream(Reading::new(Rc::clone(&relay), left));
+            let reading = ResponseBody::Upstream(Reading(Rc::clone(&relay)));
             self.client.take().finish(Some(Response::from_parts(head, reading)));
             self.client = Client::Reads(relay);
         }

@@ -36,7 +36,7 @@ pub async fn forward(
     request: Box<Request<ClientBody>>,
 ) -> Result<Answer, Answer> {
     let request = prepare(context, request).await?;
-    send(context, in_flight, authorization, request).await
+    send(context, &Rc::new(in_flight), authorization, request).await
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender
@@ -80,7 +80,7 @@ async fn prepare(
 /// leaves the gate and enters again, on another connection.
 async fn send(
     context: &Rc<RequestContext>,
-    mut in_flight: InFlight,
+    in_flight: &Rc<InFlight>,
     mut authorization: Authorization,
     mut request: Box<Request<RequestBody>>,
 ) -> Result<Answer, Answer> {
@@ -114,7 +114,7 @@ async fn send(
             Err(SendError::Unsent(unsent)) => {
                 let permit;
                 (request, permit) = unsent.into_parts();
-                in_flight = permit.leave();
+                drop(permit); // It leaves the gate.
             }
             Err(
                 error @ (SendError::NoAnswer { .. }
@@ -159,7 +159,7 @@ impl From<Rejection> for NotEntered {
 async fn permit(
     context: &Rc<RequestContext>,
     wants: Wants,
-    mut in_flight: InFlight,
+    in_flight: &Rc<InFlight>,
     authorization: &mut Authorization,
 ) -> Result<Sendable, Answer> {
     let mut was_in_shadow = false;
@@ -168,11 +168,9 @@ async fn permit(
             Authorization::Claim(claim) => claim,
             Authorization::Pass(reason, lock) => {
                 let ready = connection(context, wants, None).await?;
-                match WorkerPermit::passing(Rc::clone(context), *reason, in_flight) {
-                    Ok(permit) => {
-                        return Ok(Sendable { ready, permit, place: None, at: Instant::now() });
-                    }
-                    Err(back) => in_flight = back,
+                let (context_of, counted) = (Rc::clone(context), Rc::clone(in_flight));
+                if let Some(permit) = WorkerPermit::passing(context_of, *reason, counted) {
+                    return Ok(Sendable { ready, permit, place: None, at: Instant::now() });
                 }
                 *authorization = enforced_after_all(context, lock.as_ref())?;
                 was_in_shadow = true;
@@ -185,7 +183,8 @@ async fn permit(
         };
         let reason = match enter(&arrived, get_ready).await {
             Ok(Entered { entry, ready, place, at }) => {
-                let permit = WorkerPermit::admitted(Rc::clone(context), entry, in_flight);
+                let permit =
+                    WorkerPermit::admitted(Rc::clone(context), entry, Rc::clone(in_flight));
                 return Ok(Sendable { ready, permit, place, at });
             }
             Err(NotEntered::Answered(answer)) => return Err(answer),

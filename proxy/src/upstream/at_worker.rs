@@ -3,7 +3,8 @@
 mod ending;
 mod response;
 
-use std::pin::Pin;
+use std::future::pending;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -306,7 +307,7 @@ impl<P: Permit> AtWorker<P> {
             }
             return Poll::Ready(Event::ClientLeft);
         }
-        if self.poll_tenure_end(cx).is_ready() {
+        if pin!(self.tenure_end()).poll(cx).is_ready() {
             return Poll::Ready(Event::TenureEnded);
         }
         if let Some(upload) = &self.upload
@@ -320,13 +321,16 @@ impl<P: Permit> AtWorker<P> {
         self.poll_time_up(cx).map(|()| Event::TimeUp)
     }
 
-    /// Ready once, when the tenure has ended.
-    pub(super) fn poll_tenure_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(until_end) = &mut self.until_end else { return Poll::Pending };
-        ready!(until_end.as_mut().poll(cx));
-        self.until_end = None;
-        self.tenure_has_ended = true;
-        Poll::Ready(())
+    /// Completes once, when the tenure has ended.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn tenure_end(&mut self) {
+        match &mut self.until_end {
+            Some(until_end) => until_end.await,
+            None => pending().await,
+        }
+        (self.until_end, self.tenure_has_ended) = (None, true);
     }
 
     /// Ready when the worker has been silent for too long.

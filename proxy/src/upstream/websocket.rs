@@ -67,7 +67,7 @@ impl<P: Permit> AtWorker<P> {
         self.watch_tenure();
         let joined = tokio::select! {
             biased;
-            () = poll_fn(|cx| self.poll_tenure_end(cx)) => return self.end_tunnel(Ending::Cut),
+            () = self.tenure_end() => return self.end_tunnel(Ending::Cut),
             joined = client => joined,
         };
         let (Ok(client), Link::Http1(connection)) = (joined, &mut self.link) else {
@@ -87,7 +87,7 @@ impl<P: Permit> AtWorker<P> {
         };
         let ending = tokio::select! {
             biased;
-            () = poll_fn(|cx| self.poll_tenure_end(cx)) => Ending::Cut,
+            () = self.tenure_end() => Ending::Cut,
             () = stands_still(&worker, &half_ended, late) => Ending::Reset,
             () = ended.closed() => Ending::Reset,
             passed = async { tokio::try_join!(

@@ -84,6 +84,15 @@ pub enum UpstreamAddress {
     Unix(PathBuf),
 }
 
+impl fmt::Display for UpstreamAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpstreamAddress::Tcp(address) => address.fmt(f),
+            UpstreamAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 impl UpstreamAddress {
     /// Whether connections to it come in at that address on this machine, as far as can be told
     /// without asking anybody.

@@ -4,11 +4,11 @@
 use std::future::{pending, ready};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fencepost_locks::{Queued, Timing};
 use fencepost_policy::{Admission, EnterError, Rejection, Revision};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::claim::{Claim, Confirmed};
@@ -18,7 +18,7 @@ use crate::permit::Entry;
 const WAITING_PER_LOCK_MAX: usize = 1_000;
 
 /// How many requests wait at barriers in all.
-const WAITING_MAX: usize = 10_000;
+pub const WAITING_MAX: usize = 10_000;
 
 /// How long the queue waits for a request that is not ready itself, because it lacks a connection
 /// or the store is asked. Many times what that takes in a network that works, so that the order is
@@ -46,8 +46,8 @@ pub trait AtGate {
     /// How long the request may wait for the store.
     fn confirm_timeout(&self) -> Duration;
 
-    /// Where requests that barriers hold up are counted.
-    fn waiting_room(&self) -> &Arc<WaitingRoom>;
+    /// Has a permit for each request that may still wait at a barrier, of [`WAITING_MAX`].
+    fn waiting_room(&self) -> &Arc<Semaphore>;
 
     /// Called when the barrier begins to hold the request up.
     fn hold_up(&self) -> Self::HeldUp;
@@ -88,20 +88,12 @@ pub enum WaitEnd {
     TimedOut,
 }
 
-/// Counts the requests that barriers hold up.
-#[derive(Debug, Default)]
-pub struct WaitingRoom(AtomicUsize);
-
-/// One request in a [`WaitingRoom`], until this is dropped.
-#[derive(Debug)]
-struct Waiting(Arc<WaitingRoom>);
-
 /// A place in the queue of a lock. The requests behind it wait until it is dropped.
 #[derive(Debug)]
 pub struct QueuePlace<W> {
     queued: Queued,
     /// `None` unless the barrier holds the request up.
-    held_up: Option<(W, Waiting)>,
+    held_up: Option<(W, OwnedSemaphorePermit)>,
 }
 
 /// A request that has entered the gate.
@@ -323,37 +315,22 @@ impl<W> QueuePlace<W> {
     /// False if there is no room for the request to wait.
     fn hold_up(&mut self, at: &impl AtGate<HeldUp = W>) -> bool {
         if self.held_up.is_none() && self.queued.hold_up(WAITING_PER_LOCK_MAX) {
-            self.held_up = Waiting::join(at.waiting_room()).map(|waiting| (at.hold_up(), waiting));
+            let waiting = Arc::clone(at.waiting_room()).try_acquire_owned();
+            self.held_up = waiting.ok().map(|waiting| (at.hold_up(), waiting));
         }
         self.held_up.is_some()
     }
 }
 
-impl Waiting {
-    /// Counts one more request. `None` if too many wait already.
-    fn join(room: &Arc<WaitingRoom>) -> Option<Waiting> {
-        let joined = Waiting(Arc::clone(room));
-        (room.0.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(joined)
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::iter::repeat_with;
-
     use fencepost_locks::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions};
     use fencepost_policy::{FenceToken, Layout, LockKey};
     use http::HeaderValue;
 
     use super::*;
 
-    struct Request(Claim, Arc<WaitingRoom>);
+    struct Request(Claim, Arc<Semaphore>);
 
     impl AtGate for Request {
         type HeldUp = ();
@@ -375,7 +352,7 @@ mod tests {
             TURN_MAX
         }
 
-        fn waiting_room(&self) -> &Arc<WaitingRoom> {
+        fn waiting_room(&self) -> &Arc<Semaphore> {
             &self.1
         }
 
@@ -391,7 +368,10 @@ mod tests {
             format: RecordFormat::plain(Layout::Key).into(),
         };
         let token = FenceToken { owner: HeaderValue::from_static("a"), revision: Revision::MIN };
-        let request = Request(Claim { token, lock: source.track(spec).unwrap() }, Arc::default());
+        let request = Request(
+            Claim { token, lock: source.track(spec).unwrap() },
+            Arc::new(Semaphore::new(1)),
+        );
         let queue = request.claim().lock.queue();
         let newcomer = Wait::new(&request);
         assert!(!newcomer.is_behind());
@@ -403,19 +383,5 @@ mod tests {
         assert!(queued.is_behind());
         drop(held_up);
         assert!(!newcomer.is_behind() && !queued.is_behind());
-    }
-
-    #[test]
-    fn waiting_room_is_full_until_a_request_leaves() {
-        let room = Arc::<WaitingRoom>::default();
-        let join = || Waiting::join(&room);
-        let mut waiting: Vec<Waiting> =
-            repeat_with(join).map_while(|joined| joined).take(10_001).collect();
-        assert_eq!(waiting.len(), 10_000);
-        assert!(join().is_none());
-        waiting.pop();
-        assert!(join().is_some());
-        drop(waiting);
-        assert_eq!(room.0.load(Ordering::Relaxed), 0);
     }
 }

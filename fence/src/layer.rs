@@ -15,12 +15,13 @@ use fencepost_policy::{FenceToken, LockKey, Rejection, Verdict};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
 use crate::claim::{Claim, Guard, NamedLock};
 use crate::discard::discard;
-use crate::enter::{AtGate, QueuePlace, WaitingRoom, enter};
+use crate::enter::{AtGate, QueuePlace, enter};
 use crate::fence_call::{FENCE_PATH, FenceCall};
 use crate::permit::WorkerPermit;
 use crate::refusal::{AnswerForm, FENCE_DECISION, FENCE_REASON, Refusal};
@@ -304,7 +305,7 @@ impl AtGate for Arrived<'_> {
         self.layer.rules.confirm_timeout
     }
 
-    fn waiting_room(&self) -> &Arc<WaitingRoom> {
+    fn waiting_room(&self) -> &Arc<Semaphore> {
         &self.layer.fence.waiting_room
     }
 

@@ -5,7 +5,6 @@ mod meaning;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -93,7 +92,7 @@ impl Refusal<'_> {
             AnswerForm::Problem => problem_answer(status, self.problem(status)),
         };
         let headers = response.headers_mut();
-        headers.insert(FENCE_REASON, PROBLEMS[self.reason as usize].code.clone());
+        headers.insert(FENCE_REASON, HeaderValue::from_static(self.reason.code()));
         headers.insert(FENCE_DECISION, decision_value(self.decision));
         if self.reason.action() == Action::Retry {
             headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after));
@@ -102,60 +101,31 @@ impl Refusal<'_> {
     }
 
     fn problem(&self, status: StatusCode) -> Bytes {
-        let written;
-        let text = match self.detail {
-            None => &PROBLEMS[self.reason as usize],
-            Some(detail) => {
-                written = ProblemText::new(self.reason, &json_text(detail));
-                &written
-            }
-        };
-        let (to_lock, lock, to_decision) = match self.lock {
-            Some(lock) => (&text.to_lock, json_text(lock.as_str()), r#"","decision":""#),
-            None => (&text.through_no_lock, Cow::Borrowed(""), r#","decision":""#),
-        };
-        // Few pieces, since `write!` would be a tenth of what a refusal costs, and a piece for each
-        // word 2 % of its instructions.
-        let end = r#"","forwarded":false}"#;
-        Bytes::from(
-            [&*text.to_status, status.as_str(), to_lock, &lock, to_decision, self.decision, end]
-                .concat(),
-        )
-    }
-}
-
-/// What refusals for a reason have in common.
-struct ProblemText {
-    /// The reason, as a header's value.
-    code: HeaderValue,
-    /// The problem document up to the status.
-    to_status: String,
-    /// From there up to the lock's name.
-    to_lock: String,
-    /// From the status on, where there is no lock.
-    through_no_lock: String,
-}
-
-/// Those of each reason, in the words of [`explanation`].
-static PROBLEMS: LazyLock<[ProblemText; Rejection::ALL.len()]> = LazyLock::new(|| {
-    std::array::from_fn(|index| {
-        ProblemText::new(Rejection::ALL[index], explanation(Rejection::ALL[index]).1)
-    })
-});
-
-impl ProblemText {
-    fn new(reason: Rejection, detail: &str) -> ProblemText {
-        let (code, action, title) = (reason.code(), reason.action().name(), explanation(reason).0);
-        let between =
-            format!(r#","detail":"{detail}","reason":"{code}","action":"{action}","lock":"#);
-        ProblemText {
-            code: HeaderValue::from_static(code),
-            to_status: format!(
-                r#"{{"type":"urn:fencepost:reason:{code}","title":"{title}","status":"#
-            ),
-            to_lock: format!("{between}\""),
-            through_no_lock: format!("{between}null"),
-        }
+        let code = self.reason.code();
+        let (title, explained) = explanation(self.reason);
+        let detail = json_text(self.detail.unwrap_or(explained));
+        let lock = self.lock.map(|lock| json_text(lock.as_str()));
+        // Put together from pieces: `write!` would be a tenth of what a refusal costs.
+        let pieces = [
+            r#"{"type":"urn:fencepost:reason:"#,
+            code,
+            r#"","title":""#,
+            title,
+            r#"","status":"#,
+            status.as_str(),
+            r#","detail":""#,
+            &detail,
+            r#"","reason":""#,
+            code,
+            r#"","action":""#,
+            self.reason.action().name(),
+            if lock.is_some() { r#"","lock":""# } else { r#"","lock":null"# },
+            lock.as_deref().unwrap_or_default(),
+            if lock.is_some() { r#"","decision":""# } else { r#","decision":""# },
+            self.decision,
+            r#"","forwarded":false}"#,
+        ];
+        Bytes::from(pieces.concat())
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fencepost_locks::LockSource;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::enter::WaitingRoom;
+use crate::enter::WAITING_MAX;
 use crate::permit::Orphan;
 use crate::readings::Readings;
 
@@ -20,7 +21,7 @@ pub(crate) struct Shared {
     max_age: Mutex<Duration>,
     /// Requests that may have left something running, until their time has come.
     orphans: Mutex<Vec<(Instant, Orphan)>>,
-    pub(crate) waiting_room: Arc<WaitingRoom>,
+    pub(crate) waiting_room: Arc<Semaphore>,
     /// Tells this process from others, in the ids of refusals; and the number of the next.
     decisions: (u32, AtomicU64),
 }
@@ -32,7 +33,7 @@ impl Shared {
             readings: Readings::default(),
             max_age: Mutex::new(Duration::MAX),
             orphans: Mutex::default(),
-            waiting_room: Arc::default(),
+            waiting_room: Arc::new(Semaphore::new(WAITING_MAX)),
             decisions: (random(), AtomicU64::new(1)),
         }
     }

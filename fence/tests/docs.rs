@@ -12,10 +12,10 @@ fn sample(text: &str, language: &str) -> String {
 
 #[test]
 fn code_of_the_book_is_compiled_with_the_crate() {
-    let (page, crate_docs) = (document("../docs/embedding.md"), document("src/lib.rs"));
+    let (page, crate_docs) = (document("../docs/embedding.md"), document("README.md"));
     for line in sample(&page, "rust").lines() {
         assert!(
-            crate_docs.contains(&format!("//! {line}\n")),
+            crate_docs.contains(&format!("{line}\n")),
             "{line:?} is not in the docs of the crate"
         );
     }
@@ -24,7 +24,7 @@ fn code_of_the_book_is_compiled_with_the_crate() {
 #[test]
 fn command_of_the_example_is_in_book_and_crate() {
     let command = "cargo run --package fencepost-fence --example server -- http://127.0.0.1:2379 /shards/2/lock 127.0.0.1:8080";
-    for name in ["../docs/embedding.md", "src/lib.rs"] {
+    for name in ["../docs/embedding.md", "README.md"] {
         assert!(document(name).contains(command), "{name}");
     }
 }

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use fencepost_config::OnHandoffTimeout;
 use fencepost_fence::claim::{Claim, Confirmed};
-use fencepost_fence::enter::{AtGate, WaitEnd, WaitingRoom};
+use fencepost_fence::enter::{AtGate, WaitEnd};
 use fencepost_locks::Timing;
 use fencepost_policy::{Rejection, Revision};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::metrics::OneMore;
@@ -73,7 +74,7 @@ impl AtGate for Arrived<'_> {
         self.context.share.generation.config.limits.confirm_timeout
     }
 
-    fn waiting_room(&self) -> &Arc<WaitingRoom> {
+    fn waiting_room(&self) -> &Arc<Semaphore> {
         &self.context.share.generation.process.waiting_room
     }
 
@@ -81,25 +82,20 @@ impl AtGate for Arrived<'_> {
         let Arrived { context, claim, is_call } = self;
         tracing::debug!(lock = %claim.lock.key(), client = %context.client, "waits for requests of an earlier tenure");
         HeldUp {
-            waits: Some(Waits { since: Instant::now(), context: Rc::clone(context) }),
+            since: Instant::now(),
+            is_noted: note_begin(context, claim),
+            context: Rc::clone(context),
+            claim: (*claim).clone(),
+            has_ended: false,
             _counted: (!is_call).then(|| OneMore::new(context.metrics().waiting.clone())),
-            noted: NotedWait::begin(context, claim),
         }
     }
 
     fn wait_ended(&self, held_up: &mut HeldUp, how: WaitEnd) {
-        if let Some(Waits { since, context }) =
-            held_up.waits.take().as_ref().filter(|_| how == WaitEnd::Entered)
-        {
-            let waited = since.elapsed();
-            tracing::debug!(lock = %self.claim.lock.key(), client = %context.client, ?waited, "let in after a wait");
-        }
-        if let Some(noted) = &mut held_up.noted {
-            noted.end = match how {
-                WaitEnd::Entered => WaitStep::Entered,
-                WaitEnd::TimedOut => WaitStep::TimedOut,
-            };
-        }
+        held_up.end(match how {
+            WaitEnd::Entered => WaitStep::Entered,
+            WaitEnd::TimedOut => WaitStep::TimedOut,
+        });
     }
 
     fn confirmed(&self, confirmed: Confirmed) {
@@ -137,57 +133,52 @@ impl AtGate for Arrived<'_> {
     }
 }
 
-/// What counts and shows a request that the barrier holds up.
+/// Counts and shows a request that the barrier holds up, whatever comes of that: its client may
+/// leave, or its tenure end.
 pub struct HeldUp {
-    /// `None` once the wait has ended.
-    waits: Option<Waits>,
-    _counted: Option<OneMore>,
-    noted: Option<NotedWait>,
-}
-
-/// Counts how long a request waits, whatever comes of that: its client may leave, or its tenure
-/// end.
-struct Waits {
     since: Instant,
     context: Rc<RequestContext>,
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.context.metrics().handoff_waited(self.since.elapsed());
-    }
-}
-
-/// A wait that operators can look at: its begin is noted at once, its end when this is dropped.
-struct NotedWait {
-    context: Rc<RequestContext>,
     claim: Claim,
-    end: WaitStep,
+    /// Whether operators were shown that the wait began. Otherwise its end is not shown either.
+    is_noted: bool,
+    has_ended: bool,
+    _counted: Option<OneMore>,
 }
 
-impl NotedWait {
-    /// `None` if nobody looks, or there is no room for another note: then its end is not noted
-    /// either.
-    fn begin(context: &Rc<RequestContext>, claim: &Claim) -> Option<NotedWait> {
-        let observations = context.share.generation.process.observations.as_ref()?;
-        let gate = claim.lock.describe(Instant::now()).gate;
-        let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
-        let began =
-            WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
-        let is_noted = observations.note_wait(wait(claim, began));
-        is_noted.then(|| NotedWait {
-            context: Rc::clone(context),
-            claim: claim.clone(),
-            end: WaitStep::GivenUp,
-        })
+impl HeldUp {
+    fn end(&mut self, step: WaitStep) {
+        let HeldUp { since, context, claim, is_noted, .. } = self;
+        let waited = since.elapsed();
+        if step == WaitStep::Entered {
+            tracing::debug!(lock = %claim.lock.key(), client = %context.client, ?waited, "let in after a wait");
+        }
+        context.metrics().handoff_waited(waited);
+        let share = &context.share;
+        if let Some(observations) =
+            share.generation.process.observations.as_ref().filter(|_| *is_noted)
+        {
+            observations.note_end(wait(claim, step));
+        }
+        self.has_ended = true;
     }
 }
 
-impl Drop for NotedWait {
+impl Drop for HeldUp {
     fn drop(&mut self) {
-        let observations = self.context.share.generation.process.observations.iter();
-        observations.for_each(|observations| observations.note_end(wait(&self.claim, self.end)));
+        if !self.has_ended {
+            self.end(WaitStep::GivenUp);
+        }
     }
+}
+
+/// Notes that a wait begins. False if nobody looks, or there is no room for another note.
+fn note_begin(context: &RequestContext, claim: &Claim) -> bool {
+    let Some(observations) = &context.share.generation.process.observations else { return false };
+    let gate = claim.lock.describe(Instant::now()).gate;
+    let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
+    let began =
+        WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
+    observations.note_wait(wait(claim, began))
 }
 
 fn wait(Claim { token, lock }: &Claim, step: WaitStep) -> Wait {

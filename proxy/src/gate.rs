@@ -1,8 +1,6 @@
 //! Everything a request has to wait for, then the gate, then its first byte.
 //! It does not carry bytes: that is `upstream`.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use fencepost_fence::enter::{Entered, QueuePlace, enter};
@@ -19,8 +17,8 @@ use crate::refusal::Failure;
 use crate::request_context::{InFlight, RequestContext};
 use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
-    Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody,
-    SendError, Timeouts, UpstreamError, Wants, outgoing_request, prepare_body,
+    Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts,
+    UpstreamError, Wants, outgoing_request, prepare_body,
 };
 use crate::worker_permit::WorkerPermit;
 
@@ -38,7 +36,7 @@ pub async fn forward(
     request: Box<Request<ClientBody>>,
 ) -> Result<Answer, Answer> {
     let request = prepare(context, request).await?;
-    send(context, in_flight, authorization, request).await
+    send(context, &Rc::new(in_flight), authorization, request).await
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender
@@ -56,14 +54,9 @@ async fn prepare(
     }
     let body = request.body_mut().take();
     let whole_bytes_max = context.share.generation.config.limits.buffer_body_max;
-    let body = match prepare_body(body, whole_bytes_max, kept) {
-        Ok(PreparedBody::Ready(body)) => Ok(body),
-        Ok(PreparedBody::Awaited(body)) => {
-            let body = Box::pin(context.share.generation.process.unless_over(body)).await;
-            body.map_err(|over| context.refuse(over, Subject::default()))?
-        }
-        Err(error) => Err(error),
-    };
+    let body = prepare_body(body, whole_bytes_max, kept);
+    let body = context.share.generation.process.unless_over(body).await;
+    let body = body.map_err(|over| context.refuse(over, Subject::default()))?;
     let body = body.map_err(|error| {
         tracing::debug!(error = %WithCauses(&error), client = %context.client, "a request's body did not arrive whole");
         context.fail(match error.fault() {
@@ -87,7 +80,7 @@ async fn prepare(
 /// leaves the gate and enters again, on another connection.
 async fn send(
     context: &Rc<RequestContext>,
-    mut in_flight: InFlight,
+    in_flight: &Rc<InFlight>,
     mut authorization: Authorization,
     mut request: Box<Request<RequestBody>>,
 ) -> Result<Answer, Answer> {
@@ -107,7 +100,13 @@ async fn send(
             context.admitted(claim);
         }
         context.about.note_sending();
-        match in_turn(place, ready.send(Admitted::new(request, permit), timeouts, at)).await {
+        let sent = ready.send(Admitted::new(request, permit), timeouts, at);
+        let head = match place {
+            None => sent.head().await,
+            // The next request in the queue enters once something of this one is written.
+            Some(place) => sent.head_in_turn(place).await,
+        };
+        match head {
             Ok(mut answer) => {
                 authorization.show(context, answer.headers_mut());
                 return Ok(boxed(|| answer));
@@ -115,7 +114,7 @@ async fn send(
             Err(SendError::Unsent(unsent)) => {
                 let permit;
                 (request, permit) = unsent.into_parts();
-                in_flight = permit.leave();
+                drop(permit); // It leaves the gate.
             }
             Err(
                 error @ (SendError::NoAnswer { .. }
@@ -128,20 +127,6 @@ async fn send(
         }
     }
     Err(context.fail(Failure::Unreachable))
-}
-
-/// Waits for the head of the response. The next request in the queue enters once something of this
-/// one is written.
-async fn in_turn(
-    mut place: Option<Box<QueuePlace<HeldUp>>>,
-    mut head: AwaitedHead<WorkerPermit>,
-) -> <AwaitedHead<WorkerPermit> as Future>::Output {
-    poll_fn(|cx| {
-        let polled = Pin::new(&mut head).poll(cx);
-        place.take_if(|_| polled.is_ready() || head.has_begun(cx));
-        polled
-    })
-    .await
 }
 
 /// A request that may be sent, now.
@@ -174,7 +159,7 @@ impl From<Rejection> for NotEntered {
 async fn permit(
     context: &Rc<RequestContext>,
     wants: Wants,
-    mut in_flight: InFlight,
+    in_flight: &Rc<InFlight>,
     authorization: &mut Authorization,
 ) -> Result<Sendable, Answer> {
     let mut was_in_shadow = false;
@@ -183,11 +168,9 @@ async fn permit(
             Authorization::Claim(claim) => claim,
             Authorization::Pass(reason, lock) => {
                 let ready = connection(context, wants, None).await?;
-                match WorkerPermit::passing(Rc::clone(context), *reason, in_flight) {
-                    Ok(permit) => {
-                        return Ok(Sendable { ready, permit, place: None, at: Instant::now() });
-                    }
-                    Err(back) => in_flight = back,
+                let (context_of, counted) = (Rc::clone(context), Rc::clone(in_flight));
+                if let Some(permit) = WorkerPermit::passing(context_of, *reason, counted) {
+                    return Ok(Sendable { ready, permit, place: None, at: Instant::now() });
                 }
                 *authorization = enforced_after_all(context, lock.as_ref())?;
                 was_in_shadow = true;
@@ -200,7 +183,8 @@ async fn permit(
         };
         let reason = match enter(&arrived, get_ready).await {
             Ok(Entered { entry, ready, place, at }) => {
-                let permit = WorkerPermit::admitted(Rc::clone(context), entry, in_flight);
+                let permit =
+                    WorkerPermit::admitted(Rc::clone(context), entry, Rc::clone(in_flight));
                 return Ok(Sendable { ready, permit, place, at });
             }
             Err(NotEntered::Answered(answer)) => return Err(answer),

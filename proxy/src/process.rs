@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use fencepost_fence::enter::WaitingRoom;
+use fencepost_fence::enter::WAITING_MAX;
 use fencepost_locks::MemoryStore;
 use fencepost_policy::Rejection;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::access_log::Closing;
 use crate::layout_hint::LayoutHints;
@@ -46,7 +46,7 @@ pub struct Process {
     /// Whether worker threads make progress.
     pub pulses: ThreadLiveness,
     /// The requests that wait at barriers.
-    pub waiting_room: Arc<WaitingRoom>,
+    pub waiting_room: Arc<Semaphore>,
     /// When it started.
     pub started: SystemTime,
     /// Why the configuration file, as it was last read, was rejected; empty if it was not.
@@ -96,7 +96,7 @@ impl Process {
             unrouted_label: Arc::new(RouteLabel::unrouted()),
             memory,
             pulses: ThreadLiveness::default(),
-            waiting_room: Arc::default(),
+            waiting_room: Arc::new(Semaphore::new(WAITING_MAX)),
             started: SystemTime::now(),
             rejection: Mutex::default(),
             draining: AtomicBool::new(false),

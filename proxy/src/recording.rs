@@ -22,11 +22,10 @@ use crate::refusal::{Failure, Refusal};
 use crate::request_context::RequestContext;
 use crate::server::{ClientAddress, UnreadHead};
 use crate::upstream::ResponseBody;
-use crate::worker_permit::WorkerPermit;
 
 /// An answer on its way to the client. Behind a pointer, as the request: it is moved from layer to
 /// layer.
-pub type Answer = Box<Response<ResponseBody<WorkerPermit>>>;
+pub type Answer = Box<Response<ResponseBody>>;
 
 /// What the verdict on a request was, where its route says so: `Fence-Verdict`.
 pub const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");

@@ -14,7 +14,6 @@ use crate::recording::Answer;
 use crate::request_context::{InFlight, RequestContext};
 use crate::server::ClientBody;
 use crate::upstream::ResponseBody;
-use crate::worker_permit::WorkerPermit;
 use crate::{fencing, gate, routing};
 
 /// The service of one worker thread. Each request goes its way under the configuration that is in
@@ -25,7 +24,7 @@ pub fn stack(
     in_force: Rc<ThreadInForce>,
 ) -> impl Service<
     Box<Request<ClientBody>>,
-    Response = Response<Logged<ResponseBody<WorkerPermit>>>,
+    Response = Response<Logged<ResponseBody>>,
     Error = Infallible,
     Future: 'static,
 > + Clone
@@ -37,7 +36,7 @@ pub fn stack(
 async fn serve(
     share: Rc<ThreadShare>,
     request: Box<Request<ClientBody>>,
-) -> Result<Response<Logged<ResponseBody<WorkerPermit>>>, Infallible> {
+) -> Result<Response<Logged<ResponseBody>>, Infallible> {
     let context = Rc::new(RequestContext::new(share, &request));
     let pending = Pending::of(&context);
     let answer = match contained(forward(&context, request)).await {

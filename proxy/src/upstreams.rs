@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencepost_config::{Config, HostPort, Limits, UpstreamAddress, UpstreamProtocol, UpstreamTls};
+use fencepost_config::{Config, Limits, UpstreamProtocol, UpstreamTls};
 use fencepost_tls::{ClientFiles, ClientTls, TlsError};
 use rustls::pki_types::ServerName;
 
@@ -137,12 +137,6 @@ fn upstream(
     quota: &ConnectionQuota,
     identity: impl FnOnce(ClientFiles) -> Result<ClientTls, TlsError>,
 ) -> Result<Upstream, UpstreamsError> {
-    let address = match &configured.address {
-        UpstreamAddress::Tcp(HostPort { host, port }) => {
-            upstream::UpstreamAddress::Tcp { host: host.clone(), port: *port }
-        }
-        UpstreamAddress::Unix(path) => upstream::UpstreamAddress::Unix(path.clone()),
-    };
     let speaks = match &configured.protocol {
         UpstreamProtocol::Http1 => Speaks::Cleartext(Protocol::Http1),
         UpstreamProtocol::H2c => Speaks::Cleartext(Protocol::Http2),
@@ -153,7 +147,7 @@ fn upstream(
         quota: quota.clone(),
         idle_timeout: limits.upstream_idle_timeout,
         unacknowledged_max,
-        ..Upstream::new(address, speaks)
+        ..Upstream::new(configured.address.clone(), speaks)
     })
 }
 

@@ -27,7 +27,7 @@ use unseen::{Lost, Unseen};
 pub struct WorkerPermit {
     counted: Counted,
     context: Rc<RequestContext>,
-    in_flight: Option<InFlight>,
+    _in_flight: Rc<InFlight>,
 }
 
 /// Where a request counts.
@@ -68,38 +68,23 @@ impl WorkerPermit {
     pub fn admitted(
         context: Rc<RequestContext>,
         entry: Entry,
-        in_flight: InFlight,
+        in_flight: Rc<InFlight>,
     ) -> WorkerPermit {
-        WorkerPermit { counted: Counted::Entered(entry), context, in_flight: Some(in_flight) }
+        WorkerPermit { counted: Counted::Entered(entry), context, _in_flight: in_flight }
     }
 
-    /// For a request that passes without having been admitted. It is counted with its route.
-    ///
-    /// # Errors
-    /// Its `InFlight`, if its route was in shadow mode when it came and enforces now: it has to be
-    /// judged.
+    /// For a request that passes without having been admitted. It is counted with its route. `None`
+    /// if its route was in shadow mode when it came and enforces now: it has to be judged.
     pub fn passing(
         context: Rc<RequestContext>,
         reason: PassReason,
-        in_flight: InFlight,
-    ) -> Result<WorkerPermit, InFlight> {
+        in_flight: Rc<InFlight>,
+    ) -> Option<WorkerPermit> {
         let counted = match &context.active_route().let_past {
             None => Counted::Uncounted,
-            Some(let_past) => match let_past.pass(reason) {
-                Some(pass) => Counted::Passing(pass),
-                None => return Err(in_flight),
-            },
+            Some(let_past) => Counted::Passing(let_past.pass(reason)?),
         };
-        Ok(WorkerPermit { counted, context, in_flight: Some(in_flight) })
-    }
-
-    /// Leaves the gate with a request that provably was not sent.
-    ///
-    /// # Panics
-    /// Never: a permit has its `InFlight` until it is given back.
-    pub fn leave(mut self) -> InFlight {
-        self.give_back();
-        self.in_flight.take().expect("a permit is given back once")
+        Some(WorkerPermit { counted, context, _in_flight: in_flight })
     }
 
     /// What may end while the request is at the worker.
@@ -189,16 +174,12 @@ impl Permit for WorkerPermit {
         self.context.counts().upstream_took(took);
     }
 
-    fn gives_way(&self) -> bool {
-        !matches!(self.counted, Counted::Entered(_))
-    }
-
-    fn body_cut(&mut self, last_bytes: LastBytes) {
-        self.settle_partial(last_bytes);
-    }
-
-    fn overdue(&mut self, last_bytes: LastBytes) {
-        self.lose(last_bytes);
+    fn lost(&mut self, how: Ending, last_bytes: LastBytes) {
+        if how == Ending::BodyCut {
+            self.settle_partial(last_bytes);
+        } else {
+            self.lose(last_bytes);
+        }
     }
 
     fn heard(&mut self) {

@@ -3,47 +3,48 @@
 mod ending;
 mod response;
 
-use std::pin::Pin;
+use std::future::pending;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http::{Request, Response};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::error::SendError;
+use super::error::{ResponseBodyError, SendError};
 use super::handed_over::{HandedOver, HeadFuture};
 use super::link::Link;
-use super::permit::{Ending, Held, LastBytes, Permit, TenureWatch};
+use super::permit::{Ending, Held, LastBytes, Permit, TenureWatch, held};
 use super::pool::{Pool, STALL_MAX};
+use super::relay::Relay;
 use super::request_body::RequestBody;
 use super::response_body::ResponseBody;
 use super::target::Timeouts;
 use super::tenure;
 use super::upload::{Broken, Upload};
-use crate::server::BodyFault;
 use crate::wire::{Alarm, BackgroundGuard, Socket};
 
 /// A request at the worker. It has a task of its own, which ends when the worker is done with the
 /// request, or it is given up; whether its client is there makes no difference to that.
 pub(super) struct AtWorker<P: Permit> {
-    link: Link,
+    pub(super) link: Link,
     /// The connection, as long as it has to be reset before the permit goes.
     connection: Rc<Socket>,
     pool: Pool,
-    permit: Held<P>,
+    pub(super) permit: Held<P>,
+    client: Client<P>,
+    has_body: bool,
     handed_over: Rc<HandedOver>,
     /// `None` unless the request's body is streamed.
     upload: Option<Rc<Upload>>,
-    timeouts: Timeouts,
+    pub(super) timeouts: Timeouts,
     started: Instant,
-    /// Whether it is cut when its tenure ends.
+    /// Whether it has no end of its own: it is cut when its tenure ends.
     is_endless: bool,
     /// Whether nobody waits for its end but its client.
     may_be_left: bool,
-    /// Whether its upload gives way to those who wait for its connection.
-    gives_way: bool,
-    watch: Option<Rc<dyn TenureWatch>>,
+    pub(super) watch: Option<Rc<dyn TenureWatch>>,
     /// Ready when the tenure has ended. `None` as long as that is not watched, and once it is
     /// known.
     until_end: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -71,7 +72,7 @@ pub(super) struct AtWorker<P: Permit> {
 }
 
 /// What a client gets for a request.
-pub(super) type Outcome<P> = Result<Response<ResponseBody<P>>, SendError<P>>;
+pub(super) type Outcome<P> = Result<Response<ResponseBody>, SendError<P>>;
 
 /// A request that hyper has been given.
 pub(super) struct Sent {
@@ -81,7 +82,16 @@ pub(super) struct Sent {
     pub(super) copy: Option<Box<Request<RequestBody>>>,
     pub(super) asks_to_upgrade: bool,
     pub(super) is_head: bool,
-    pub(super) has_body: bool,
+}
+
+/// What is told what comes of a request.
+pub(super) enum Client<P: Permit> {
+    /// It waits for the head of the response.
+    Awaits(oneshot::Sender<Outcome<P>>),
+    /// It reads the body of the response.
+    Reads(Rc<Relay>),
+    /// It has left, or has got all that it gets.
+    Gone,
 }
 
 /// What may come while something of the worker is waited for.
@@ -102,12 +112,11 @@ impl<P: Permit> AtWorker<P> {
         link: Link,
         pool: Pool,
         permit: P,
-        (handed_over, upload): (Rc<HandedOver>, Option<Rc<Upload>>),
-        timeouts: Timeouts,
-        at: Instant,
+        client: oneshot::Sender<Outcome<P>>,
+        (handed_over, upload, has_body): (Rc<HandedOver>, Option<Rc<Upload>>, bool),
+        (timeouts, at): (Timeouts, Instant),
     ) -> Box<AtWorker<P>> {
         let (is_endless, may_be_left) = (permit.is_endless(), permit.may_be_left());
-        let gives_way = upload.is_some() && matches!(link, Link::Http1(_)) && permit.gives_way();
         let mut at_worker = Box::new(AtWorker {
             _stays: pool.background().hold(),
             connection: Rc::new(link.socket().clone()),
@@ -116,8 +125,9 @@ impl<P: Permit> AtWorker<P> {
             pool,
             is_endless,
             may_be_left,
-            gives_way,
-            permit: Held::new(permit),
+            permit: held(permit),
+            client: Client::Awaits(client),
+            has_body,
             handed_over,
             upload,
             timeouts,
@@ -147,7 +157,7 @@ impl<P: Permit> AtWorker<P> {
         let due =
             self.looks_at.map_or(since + STALL_MAX, |looks_at| looks_at.max(since + STALL_MAX));
         ready!(self.client_alarm.poll(cx, due));
-        if self.pool.takes_from_client() {
+        if self.pool.is_wanted() {
             return Poll::Ready(());
         }
         let looks_at = Instant::now() + STALL_MAX;
@@ -178,7 +188,7 @@ impl<P: Permit> AtWorker<P> {
     fn overdue(&mut self) {
         self.watch_tenure(); // With which its answer may have to be cut.
         let last_bytes = self.last_bytes();
-        self.permit.overdue(last_bytes);
+        self.permit.lost(Ending::TimedOut, last_bytes);
         let now = Instant::now();
         let total = self.timeouts.total.map(|total| now.max(self.started + total));
         let ends = if self.is_left_in_time { Some(now) } else { total };
@@ -186,18 +196,61 @@ impl<P: Permit> AtWorker<P> {
         let counts_until = self.permit.counts_until();
         self.closes_at = ends.map(|at| (at + self.timeouts.late).max(counts_until.unwrap_or(at)));
         (self.overdue_since, self.waiting_since) = (Some(now), None);
+        self.note_client_has_left();
+    }
+
+    /// Counts it as background work from now on.
+    fn note_client_has_left(&mut self) {
         self.without_client.get_or_insert_with(|| self.pool.background().guard());
+    }
+
+    /// What follows from an event: what the client is told, and how the request ends. `None` if it
+    /// goes on.
+    fn react(&mut self, event: Event) -> Option<(ResponseBodyError, Ending)> {
+        match event {
+            Event::ClientLeft => {
+                self.client = Client::Gone;
+                None
+            }
+            Event::ClientStalls => {
+                let why = if self.is_hurried() {
+                    self.watch.iter().for_each(|watch| watch.cut());
+                    ResponseBodyError::TooSlow
+                } else {
+                    ResponseBodyError::Stalled
+                };
+                self.client.end(why);
+                None
+            }
+            Event::TenureEnded if self.is_endless || self.is_upload() => {
+                Some((ResponseBodyError::Sealed, self.cut()))
+            }
+            Event::TenureEnded => None,
+            Event::UploadBroken(Broken::Cut) => Some((ResponseBodyError::Sealed, Ending::BodyCut)),
+            Event::UploadBroken(Broken::ByClient(fault)) => {
+                Some((ResponseBodyError::Unfinished(fault), Ending::BodyCut))
+            }
+            Event::TimeUp if self.is_given_up() => {
+                Some((ResponseBodyError::Silent, self.gave_up()))
+            }
+            Event::TimeUp => {
+                self.overdue();
+                self.client.end(ResponseBodyError::Silent);
+                None
+            }
+        }
+    }
+
+    /// Whether its response is read at the worker's pace.
+    fn is_hurried(&self) -> bool {
+        self.tenure_has_ended || self.overdue_since.is_some()
     }
 
     /// The permit counts down from now on, unless it does already.
     fn lose(&mut self, how: Ending) {
         if self.overdue_since.replace(Instant::now()).is_none() {
             let last_bytes = self.last_bytes();
-            if how == Ending::BodyCut {
-                self.permit.body_cut(last_bytes)
-            } else {
-                self.permit.overdue(last_bytes)
-            }
+            self.permit.lost(how, last_bytes);
         }
     }
 
@@ -246,15 +299,15 @@ impl<P: Permit> AtWorker<P> {
     }
 
     /// What has happened meanwhile. Whether the worker `owes` us something: then its time runs.
-    fn poll_event(&mut self, cx: &mut Context<'_>, has_left: bool, owes: bool) -> Poll<Event> {
-        if has_left && self.without_client.is_none() {
+    fn poll_event(&mut self, cx: &mut Context<'_>, owes: bool) -> Poll<Event> {
+        if self.client.has_left(cx) && self.without_client.is_none() {
             self.without_client = Some(self.pool.background().guard());
             if self.is_left_in_time {
                 self.closes_at = Some(Instant::now() + self.timeouts.late);
             }
             return Poll::Ready(Event::ClientLeft);
         }
-        if self.poll_tenure_end(cx).is_ready() {
+        if pin!(self.tenure_end()).poll(cx).is_ready() {
             return Poll::Ready(Event::TenureEnded);
         }
         if let Some(upload) = &self.upload
@@ -268,13 +321,16 @@ impl<P: Permit> AtWorker<P> {
         self.poll_time_up(cx).map(|()| Event::TimeUp)
     }
 
-    /// Ready once, when the tenure has ended.
-    pub(super) fn poll_tenure_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(until_end) = &mut self.until_end else { return Poll::Pending };
-        ready!(until_end.as_mut().poll(cx));
-        self.until_end = None;
-        self.tenure_has_ended = true;
-        Poll::Ready(())
+    /// Completes once, when the tenure has ended.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn tenure_end(&mut self) {
+        match &mut self.until_end {
+            Some(until_end) => until_end.await,
+            None => pending().await,
+        }
+        (self.until_end, self.tenure_has_ended) = (None, true);
     }
 
     /// Ready when the worker has been silent for too long.
@@ -282,13 +338,6 @@ impl<P: Permit> AtWorker<P> {
         let waiting_since = *self.waiting_since.get_or_insert_with(Instant::now);
         if self.overdue_since.is_some() {
             self.hear(cx);
-        } else if self.gives_way
-            && let Some(upload) = self.upload.clone()
-            && self.poll_stall(cx, upload.stalled_since().unwrap_or_else(Instant::now)).is_ready()
-        {
-            upload.break_off(Broken::ByClient(BodyFault::Slow));
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
         }
         let due = match self.overdue_since {
             Some(since) => {
@@ -323,33 +372,50 @@ impl<P: Permit> AtWorker<P> {
         }
     }
 
-    pub(super) fn late(&self) -> Duration {
-        self.timeouts.late
-    }
-
-    pub(super) fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-
-    /// What a tunnel depends on.
-    pub(super) fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
-        self.watch.clone()
-    }
-
     /// The tunnel begins: what comes of its client is like a body.
     pub(super) fn watch_tunnel(&mut self) {
         if let Some(watch) = self.watch.clone() {
             self.until_end = Some(Box::pin(tenure::ended(watch, || true)));
         }
     }
+}
 
-    /// What was spoken after HTTP has ended.
-    pub(super) fn end_tunnel(self, how: Ending) {
-        let AtWorker { link, permit, watch, .. } = self;
-        if how == Ending::Cut {
-            watch.iter().for_each(|watch| watch.cut());
+impl<P: Permit> Client<P> {
+    /// The client as it was. It is gone from now on.
+    fn take(&mut self) -> Client<P> {
+        std::mem::replace(self, Client::Gone)
+    }
+
+    /// Whether it has left. The task hears when it does, and when it reads.
+    fn has_left(&mut self, cx: &mut Context<'_>) -> bool {
+        match self {
+            Client::Awaits(tell) => tell.poll_closed(cx).is_ready(),
+            Client::Reads(relay) => relay.is_left(cx),
+            Client::Gone => true,
         }
-        drop(link);
-        permit.finished(how, Instant::now());
+    }
+
+    /// It gets no response, for that reason.
+    fn fail(self, error: SendError<P>) {
+        if let Client::Awaits(tell) = self {
+            let _ = tell.send(Err(error));
+        }
+    }
+
+    /// It gets that response if it waits for one; if it reads one, that is whole.
+    fn finish(self, answer: Option<Response<ResponseBody>>) {
+        match (self, answer) {
+            (Client::Awaits(tell), Some(answer)) => _ = tell.send(Ok(answer)),
+            (Client::Reads(relay), _) => relay.end(Ok(())),
+            (Client::Awaits(_) | Client::Gone, _) => {}
+        }
+    }
+
+    /// It gets no more than it has been given, for that reason.
+    fn end(&mut self, why: ResponseBodyError) {
+        match self.take() {
+            Client::Reads(relay) => relay.end(Err(why)),
+            client @ (Client::Awaits(_) | Client::Gone) => client.fail(why.into()),
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_config::{HostPort, UpstreamAddress};
 use fencepost_locks::first_to_connect;
 use rustls::ClientConfig;
 use socket2::SockRef;
@@ -15,7 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use super::addresses::ADDRESSES;
 use super::error::UpstreamError;
-use super::target::{Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
+use super::target::{Speaks, Upstream, UpstreamTls, Wants};
 use super::tls_failure::TlsFailure;
 use crate::server::Protocol;
 use crate::wire::{Socket, Transport, write_little_ahead};
@@ -69,7 +70,7 @@ pub(super) async fn open(upstream: &Upstream, wants: Wants) -> Result<Opened, Up
 pub(super) async fn connect(upstream: &Upstream) -> io::Result<Transport> {
     match &upstream.address {
         UpstreamAddress::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
-        UpstreamAddress::Tcp { host, port } => {
+        UpstreamAddress::Tcp(HostPort { host, port }) => {
             let (quota, host) = (&upstream.quota, (host.clone(), *port));
             let look_up = async || Ok(lookup_host((host.0.as_str(), host.1)).await?.collect());
             let prepare = |socket: &TcpSocket| prepare(socket, upstream.unacknowledged_max);

@@ -60,10 +60,16 @@ pub enum Forwarded {
 }
 
 /// Why a request has no answer.
+#[derive(thiserror::Error)]
 pub enum SendError<P> {
     /// Nothing of it was sent: it may leave the gate and enter again.
+    #[error("the upstream connection was lost before the request was sent")]
     Unsent(Box<Admitted<Box<Request<RequestBody>>, P>>),
     /// It was sent, and the connection was lost before an answer.
+    #[error("{}", match .forwarded {
+        Forwarded::No => "the upstream refused the request",
+        Forwarded::Unknown => "the upstream connection was lost",
+    })]
     NoAnswer {
         /// Whether the worker may know of it.
         forwarded: Forwarded,
@@ -73,56 +79,27 @@ pub enum SendError<P> {
     },
     /// The rest of its body will not come, for what its client did. The worker never has the whole;
     /// the permit learns of it.
+    #[error("{}", match .0 {
+        BodyFault::Broken => "the client did not send all of the request's body",
+        BodyFault::Slow => "the client sends the request's body too slowly",
+        BodyFault::Large => "the request's body is larger than it may be",
+    })]
     Body(BodyFault),
     /// It was sent, and the body of the answer is in a transfer coding that only the worker's next
     /// hop could undo. It is read to its end for the permit's sake.
+    #[error(
+        "the upstream's answer has a Transfer-Encoding besides chunked, which was not asked for"
+    )]
     Coded,
     /// It was sent, and there was no answer in time. An answer is still waited for; the permit
     /// learns of it.
+    #[error("the upstream did not answer in time")]
     Timeout,
 }
 
 impl<P> fmt::Debug for SendError<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SendError::Unsent(_) => f.write_str("Unsent"),
-            SendError::NoAnswer { forwarded, source } => f
-                .debug_struct("NoAnswer")
-                .field("forwarded", forwarded)
-                .field("source", source)
-                .finish(),
-            SendError::Body(fault) => f.debug_tuple("Body").field(fault).finish(),
-            SendError::Coded => f.write_str("Coded"),
-            SendError::Timeout => f.write_str("Timeout"),
-        }
-    }
-}
-
-impl<P> fmt::Display for SendError<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SendError::Unsent(_) => "the upstream connection was lost before the request was sent",
-            SendError::NoAnswer { forwarded: Forwarded::No, .. } => "the upstream refused the request",
-            SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } => "the upstream connection was lost",
-            SendError::Body(BodyFault::Broken) => "the client did not send all of the request's body",
-            SendError::Body(BodyFault::Slow) => "the client sends the request's body too slowly",
-            SendError::Body(BodyFault::Large) => "the request's body is larger than it may be",
-            SendError::Coded => {
-                "the upstream's answer has a Transfer-Encoding besides chunked, which was not asked for"
-            }
-            SendError::Timeout => "the upstream did not answer in time",
-        })
-    }
-}
-
-impl<P> std::error::Error for SendError<P> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            SendError::NoAnswer { source, .. } => source.as_ref().map(|error| error as _),
-            SendError::Unsent(_) | SendError::Body(_) | SendError::Coded | SendError::Timeout => {
-                None
-            }
-        }
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -140,11 +117,26 @@ pub enum ResponseBodyError {
     Sealed,
     /// The client did not send all of its request.
     #[error("the client did not send all of its request")]
-    Unfinished,
+    Unfinished(BodyFault),
     /// The tenure of its request has ended, and the client did not read it as fast as it came.
     #[error("the client is too slow for a response that is not to wait for it")]
     TooSlow,
     /// The client did not read it, and others waited for its connection.
     #[error("the client does not read its response, and others wait for an upstream connection")]
     Stalled,
+}
+
+/// Why a client gets no head that would have got no more of the body.
+impl<P> From<ResponseBodyError> for SendError<P> {
+    fn from(why: ResponseBodyError) -> SendError<P> {
+        let source = match why {
+            ResponseBodyError::Silent => return SendError::Timeout,
+            ResponseBodyError::Unfinished(fault) => return SendError::Body(fault),
+            ResponseBodyError::Lost(source) => source,
+            ResponseBodyError::Sealed | ResponseBodyError::TooSlow | ResponseBodyError::Stalled => {
+                None
+            }
+        };
+        SendError::NoAnswer { forwarded: Forwarded::Unknown, source }
+    }
 }

@@ -1,7 +1,7 @@
 //! Which header fields are not passed on.
 
 use fencepost_config::folds_alike;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -47,51 +47,19 @@ impl KeptFields {
     }
 }
 
-/// The kinds of fields that a message head has and that need work. Most heads have none or one.
-#[derive(Default)]
-pub(super) struct Found {
-    pub(super) connection: bool,
-    pub(super) upgrade: bool,
-    pub(super) te: bool,
-    pub(super) transfer_encoding: bool,
-    pub(super) content_length: bool,
-    pub(super) expect: bool,
-    pub(super) cookie: bool,
-    pub(super) via: bool,
-    /// Fields that are dropped whatever they say.
-    dropped: Vec<HeaderName>,
-}
-
-/// Looks at each name once.
-pub(super) fn scan(headers: &HeaderMap, kept: &KeptFields) -> Found {
-    let mut found = Found::default();
-    for name in headers.keys() {
-        match *name {
-            header::CONNECTION => found.connection = true,
-            header::UPGRADE => found.upgrade = true,
-            header::TE => found.te = true,
-            header::TRANSFER_ENCODING => found.transfer_encoding = true,
-            header::CONTENT_LENGTH => found.content_length = true,
-            header::EXPECT => found.expect = true,
-            header::COOKIE => found.cookie = true,
-            header::VIA => found.via = true,
-            // Most heads have these, which are nothing of ours however they are read.
-            header::HOST
-            | header::ACCEPT
-            | header::CONTENT_TYPE
-            | header::DATE
-            | header::SERVER => {}
-            header::USER_AGENT if kept.are_plain => {}
-            _ => {
-                let of_one_hop =
-                    *name == KEEP_ALIVE || *name == PROXY_CONNECTION || *name == HTTP2_SETTINGS;
-                if of_one_hop || imitates_ours(name, kept) {
-                    found.dropped.push(name.clone());
-                }
-            }
+/// Whether a field is dropped whatever it says.
+fn is_dropped(name: &HeaderName, kept: &KeptFields) -> bool {
+    match *name {
+        // Most heads have these, which are nothing of ours however they are read.
+        header::HOST | header::ACCEPT | header::CONTENT_TYPE | header::DATE | header::SERVER => {
+            false
+        }
+        header::USER_AGENT if kept.are_plain => false,
+        _ => {
+            [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS].contains(name)
+                || imitates_ours(name, kept)
         }
     }
-    found
 }
 
 /// What the head says of framing and of the way of a request, or we add to it: servers that fold
@@ -163,35 +131,26 @@ fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
 
 /// Removes what concerns one connection only (RFC 9110, section 7.6.1) and what imitates fencing.
 /// `kept` fields and those that frame or route the message stay even if `Connection` names them.
-pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap, found: &Found, kept: &KeptFields) {
-    if found.connection {
-        for name in nominated(headers) {
-            let protected = [
-                header::HOST,
-                header::CONTENT_LENGTH,
-                header::TRANSFER_ENCODING,
-                header::TE,
-                header::UPGRADE,
-            ];
-            if !protected.contains(&name) && !kept.contains(&name) {
-                headers.remove(name);
-            }
-        }
-        headers.remove(header::CONNECTION);
-    }
-    if found.upgrade {
-        headers.remove(header::UPGRADE);
-    }
-    for name in &found.dropped {
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap, kept: &KeptFields) {
+    const PROTECTED: [HeaderName; 5] = [
+        header::HOST,
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        header::TE,
+        header::UPGRADE,
+    ];
+    let is_ours = |name: &HeaderName| PROTECTED.contains(name) || kept.contains(name);
+    let dropped = headers.keys().filter(|name| is_dropped(name, kept)).cloned();
+    let dropped: Vec<HeaderName> =
+        nominated(headers).filter(|name| !is_ours(name)).chain(dropped).collect();
+    for name in [header::CONNECTION, header::UPGRADE].into_iter().chain(dropped) {
         headers.remove(name);
     }
 }
 
 /// The field names in `Connection`. What is no name is no field either.
-fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
-    tokens(headers, &header::CONNECTION)
-        .filter_map(|token| HeaderName::from_bytes(token).ok())
-        .collect()
+fn nominated(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
+    tokens(headers, &header::CONNECTION).filter_map(|token| HeaderName::from_bytes(token).ok())
 }
 
 /// Whether a field that is a list has that element, in any case.
@@ -202,15 +161,6 @@ pub(super) fn has_token(headers: &HeaderMap, name: &HeaderName, wanted: &[u8]) -
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let values = headers.get_all(name).iter();
     values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
-}
-
-/// Appends our hop to `Via`.
-pub(super) fn add_via(headers: &mut HeaderMap, found: &Found, hop: HeaderValue) {
-    if found.via {
-        headers.append(header::VIA, hop);
-    } else {
-        headers.insert(header::VIA, hop);
-    }
 }
 
 /// Removes trailers that could change what the head has said: who sent it, how it is framed, where

@@ -1,4 +1,5 @@
-//! What of a response comes right behind its head.
+//! Takes what of a body has come with its head: short bodies in chunks go on as one piece.
+//! It waits for nothing but a turn of the connection.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -6,100 +7,80 @@ use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 
-use crate::server::Protocol;
+/// In how many pieces at most a body may be here: they may be empty, and come without end.
+const PIECES_MAX: usize = 64;
+/// How often the connection is given a turn to bring the next piece: it may have that already.
+const TURNS_MAX: usize = 2;
 
-/// What of a response comes right behind its head.
-#[derive(Default)]
-pub(super) struct Here {
+/// What of a body is here.
+pub(super) struct Here<E> {
     pub(super) data: Bytes,
-    /// What was found behind data that is passed on: trailers, or how it failed.
-    pub(super) next: Option<Result<Frame<Bytes>, hyper::Error>>,
+    /// What was found behind the data: trailers, or how the body failed.
+    pub(super) next: Option<Result<Frame<Bytes>, E>>,
+    /// Whether that is all of it.
     pub(super) is_all: bool,
 }
 
-impl Here {
-    /// Up to how much is read of a response that does not say how long it is, and in how many
-    /// pieces.
-    const BYTES_MAX: usize = 8 * 1024;
-    const PIECES_MAX: usize = 8;
-    /// How often the connection is given a turn to bring more.
-    const TURNS_MAX: usize = 2;
+impl<E> Here<E> {
+    /// Nothing yet.
+    pub(super) fn nothing() -> Here<E> {
+        Here { data: Bytes::new(), next: None, is_all: false }
+    }
 
-    /// Reads what is here, and waits for no more than that.
-    pub(super) async fn read(
-        incoming: &mut Incoming,
-        protocol: Protocol,
-        is_endless: bool,
-    ) -> Here {
-        let mut here = Here::default();
-        let length = incoming.size_hint().exact();
-        // Behind a length of 0 over HTTP/2 there may be trailers, and what comes first would be
-        // those.
-        let is_short = length.is_some_and(|length| length > 0)
-            || length.is_none() && protocol == Protocol::Http1;
-        if is_endless || !is_short {
-            return here;
-        }
-        let (mut pieces, mut turns) = (Vec::new(), 0);
-        while pieces.len() < Here::PIECES_MAX {
-            match poll_fn(|cx| Poll::Ready(Pin::new(&mut *incoming).poll_frame(cx))).await {
-                Poll::Pending if turns < Here::TURNS_MAX => {
-                    turns += 1;
-                    let_others_run().await;
-                    continue;
-                }
-                Poll::Pending => break,
-                // One that ends before its length is not whole.
-                Poll::Ready(None) => {
-                    here.is_all = incoming.size_hint().exact().is_none();
-                    break;
-                }
-                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => pieces.push(data),
-                    Err(trailers) => {
-                        here.next = Some(Ok(trailers));
-                        break;
+    /// Reads pieces until they have so many bytes, or what follows has not come.
+    pub(super) async fn read<B>(body: &mut B, bytes_wanted: usize) -> Here<E>
+    where
+        B: Body<Data = Bytes, Error = E> + Unpin,
+    {
+        let (mut here, mut pieces, mut bytes) = (Here::nothing(), Vec::new(), 0);
+        while bytes < bytes_wanted && pieces.len() < PIECES_MAX {
+            match next_here(body).await {
+                Some(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(piece) => {
+                        bytes += piece.len();
+                        pieces.push(piece);
                     }
+                    Err(trailers) => here.next = Some(Ok(trailers)),
                 },
-                Poll::Ready(Some(Err(error))) => {
-                    here.next = Some(Err(error));
-                    break;
-                }
+                Some(Some(Err(error))) => here.next = Some(Err(error)),
+                // One that ends before its length is not whole.
+                Some(None) => here.is_all = body.size_hint().exact().is_none_or(|left| left == 0),
+                None => break,
             }
-            here.is_all = incoming.is_end_stream();
-            let is_enough =
-                length.is_some() || pieces.iter().map(Bytes::len).sum::<usize>() >= Here::BYTES_MAX;
-            if here.is_all || is_enough {
+            here.is_all |= here.next.is_none() && body.is_end_stream();
+            if here.is_all || here.next.is_some() {
                 break;
             }
         }
-        here.data = joined(pieces);
+        here.data = joined(pieces, bytes);
         here
     }
 }
 
-/// Lets the other tasks that are ready on this thread run once: the connection's task may have the
-/// next piece already.
-async fn let_others_run() {
-    let mut has_waited = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
+/// The next frame, or the end, if it is here.
+async fn next_here<B: Body + Unpin>(
+    body: &mut B,
+) -> Option<Option<Result<Frame<B::Data>, B::Error>>> {
+    let mut turns = 0;
+    poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
+        Poll::Ready(frame) => Poll::Ready(Some(frame)),
+        Poll::Pending if turns < TURNS_MAX => {
+            turns += 1;
+            cx.waker().wake_by_ref(); // Comes back behind the connection's task.
+            Poll::Pending
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        Poll::Pending => Poll::Ready(None),
     })
-    .await;
+    .await
 }
 
-/// Pieces put together. A single one is not copied.
-fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+/// Pieces put together. A single one, the usual case, is not copied.
+fn joined(mut pieces: Vec<Bytes>, bytes: usize) -> Bytes {
     if pieces.len() < 2 {
         return pieces.pop().unwrap_or_default();
     }
-    let mut joined = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    let mut joined = BytesMut::with_capacity(bytes);
     pieces.iter().for_each(|piece| joined.extend_from_slice(piece));
     joined.freeze()
 }

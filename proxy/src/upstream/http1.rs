@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection to a worker.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,10 +12,12 @@ use http::Request;
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use tokio::task::AbortHandle;
+use scopeguard::guard;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::handed_over::{HeadFuture, Outgoing};
+use super::quota::QuotaPermit;
 use super::turns::Turns;
 use crate::in_place::pinned;
 use crate::wire::{HTTP1_BUFFER_BYTES, Socket};
@@ -27,8 +29,11 @@ const BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024;
 /// has ended.
 pub(super) struct Http1 {
     sender: SendRequest<Outgoing>,
-    driven: Rc<Driven>,
-    driver: AbortHandle,
+    socket: Socket,
+    turns: Rc<Turns>,
+    /// How much had been read when a request went out whose response has no head yet.
+    read_before_head: Rc<Cell<Option<u64>>>,
+    driver: JoinHandle<Bytes>,
     /// When its last response ended; when it was opened, if there was none.
     pub(super) idle_since: Instant,
     /// `None`: without TLS.
@@ -38,18 +43,8 @@ pub(super) struct Http1 {
     is_spoilt: bool,
     /// Whether all that was begun on it has ended, and nothing is left to be written.
     is_clean: bool,
-    /// Counts the connection in its pool.
-    _counted: Box<dyn Any>,
-}
-
-/// What the connection and the task that drives it share.
-struct Driven {
-    socket: Socket,
-    turns: Rc<Turns>,
-    /// How much had been read when a request went out whose response has no head yet.
-    read_before_head: Cell<Option<u64>>,
-    /// What hyper had read beyond HTTP when it ended.
-    read_beyond: RefCell<Bytes>,
+    /// Count the connection in its pool and in all.
+    _counted: (QuotaPermit, Box<dyn Any>),
 }
 
 impl Http1 {
@@ -57,23 +52,25 @@ impl Http1 {
     pub(super) async fn new(
         socket: Socket,
         made_with: Option<Arc<ClientConfig>>,
-        counted: Box<dyn Any>,
+        counted: (QuotaPermit, Box<dyn Any>),
     ) -> hyper::Result<Box<Http1>> {
         let io = TokioIo::new(socket.clone());
         let (mut sender, connection) =
             Builder::new().max_buf_size(HTTP1_BUFFER_BYTES).handshake(io).await?;
-        let driven = Rc::new(Driven {
-            socket,
-            turns: Rc::default(),
-            read_before_head: Cell::new(None),
-            read_beyond: RefCell::default(),
-        });
-        let driver = tokio::task::spawn_local(drive(connection, Rc::clone(&driven))).abort_handle();
+        let (turns, read_before_head) = (Rc::<Turns>::default(), Rc::default());
+        let driver = tokio::task::spawn_local(drive(
+            connection,
+            socket.clone(),
+            Rc::clone(&turns),
+            Rc::clone(&read_before_head),
+        ));
         let ready = sender.ready().await;
         let (idle_since, is_clean) = (Instant::now(), true);
         let connection = Http1 {
             sender,
-            driven,
+            socket,
+            turns,
+            read_before_head,
             driver,
             idle_since,
             made_with,
@@ -88,9 +85,9 @@ impl Http1 {
     /// closed nor said more.
     pub(super) fn is_usable(&self) -> bool {
         self.sender.is_ready()
-            && !self.driven.turns.have_ended()
+            && !self.turns.have_ended()
             && !self.is_spoilt
-            && self.socket().is_quiet()
+            && self.socket.is_quiet()
     }
 
     /// How its TLS was made.
@@ -99,23 +96,23 @@ impl Http1 {
     }
 
     pub(super) fn socket(&self) -> &Socket {
-        &self.driven.socket
+        &self.socket
     }
 
     pub(super) fn turns(&self) -> &Rc<Turns> {
-        &self.driven.turns
+        &self.turns
     }
 
     /// Hands a request to hyper, which writes it in the next turn.
     pub(super) fn send(&mut self, request: Request<Outgoing>) -> HeadFuture {
         self.is_clean = false;
-        self.driven.read_before_head.set(Some(self.socket().bytes_read()));
+        self.read_before_head.set(Some(self.socket.bytes_read()));
         pinned(|| self.sender.try_send_request(request))
     }
 
     /// The head of the response has come.
     pub(super) fn answered(&self) {
-        self.driven.read_before_head.set(None);
+        self.read_before_head.set(None);
     }
 
     /// Sees to it that no other request is sent over it.
@@ -153,7 +150,7 @@ impl Http1 {
     /// 28,000 to a worker. The worker must have read all that was written.
     fn close_without_trace(&mut self) {
         self.is_clean = false;
-        self.socket().shut_write();
+        self.socket.shut_write();
     }
 
     /// Has it end in order when it is closed: both sides have ended what was spoken after HTTP.
@@ -163,9 +160,8 @@ impl Http1 {
 
     /// The socket and what was read of it beyond HTTP, once hyper has left it after a `101`.
     pub(super) async fn leave_http(&mut self) -> (Socket, Bytes) {
-        let turns = &self.driven.turns;
-        turns.until(|| turns.have_ended()).await;
-        (self.driven.socket.clone(), self.driven.read_beyond.take())
+        let read_beyond = (&mut self.driver).await.unwrap_or_default();
+        (self.socket.clone(), read_beyond)
     }
 }
 
@@ -173,41 +169,32 @@ impl Drop for Http1 {
     fn drop(&mut self) {
         // Not left to the file's end: others may have a handle of the socket.
         if self.is_clean {
-            self.socket().end_in_order();
+            self.socket.end_in_order();
         } else {
-            self.socket().reset();
+            self.socket.reset();
         }
         self.driver.abort();
     }
 }
 
-impl Driven {
-    /// Whether the worker says more and more without having answered, which would keep the thread
-    /// busy.
-    fn is_babble(&self) -> bool {
-        let before = self.read_before_head.get();
-        before.is_some_and(|before| self.socket.bytes_read() - before > BEFORE_HEAD_BYTES_MAX)
-    }
-}
-
-/// Says that there are no more turns, also when the task that had them is ended from outside.
-struct Ends(Rc<Driven>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.turns.end();
-    }
-}
-
-/// Reads and writes until hyper has ended.
-async fn drive(mut connection: Connection<TokioIo<Socket>, Outgoing>, driven: Rc<Driven>) {
-    let ends = Ends(driven);
-    let driven = &ends.0;
+/// Reads and writes until hyper has ended. Returns what hyper had read beyond HTTP.
+async fn drive(
+    mut connection: Connection<TokioIo<Socket>, Outgoing>,
+    socket: Socket,
+    turns: Rc<Turns>,
+    read_before_head: Rc<Cell<Option<u64>>>,
+) -> Bytes {
+    // Also when this task is ended from outside.
+    let turns = guard(turns, |turns| turns.end());
     poll_fn(|cx| {
         let polled = connection.poll_without_shutdown(cx);
-        driven.turns.end_one(!driven.socket.is_write_blocked());
-        if driven.is_babble() { Poll::Ready(()) } else { polled.map(drop) }
+        turns.end_one(!socket.is_write_blocked());
+        // A worker that says more and more without having answered would keep the thread busy.
+        let before = read_before_head.get();
+        let babbles =
+            before.is_some_and(|before| socket.bytes_read() - before > BEFORE_HEAD_BYTES_MAX);
+        if babbles { Poll::Ready(()) } else { polled.map(drop) }
     })
     .await;
-    *driven.read_beyond.borrow_mut() = connection.into_parts().read_buf;
+    connection.into_parts().read_buf
 }

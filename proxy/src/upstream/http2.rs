@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use http::uri::Scheme;
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use tokio::sync::oneshot;
+use scopeguard::guard;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::connect::Opened;
@@ -51,7 +52,10 @@ pub(super) struct Http2 {
     driver: Rc<Driver>,
     turns: Rc<Turns>,
     socket: Socket,
-    look: Rc<Look>,
+    changed: Rc<Notify>,
+    /// Whether the worker has ever allowed a stream: one that allows none on one connection allows
+    /// none on the next.
+    has_allowed_any: Cell<bool>,
     /// `None`: without TLS.
     made_with: Option<Arc<ClientConfig>>,
     streams: Cell<usize>,
@@ -80,20 +84,17 @@ impl Http2 {
         opened: Opened,
         permit: QuotaPermit,
         streams_max: usize,
-        changed: Rc<dyn Fn()>,
+        changed: Rc<Notify>,
     ) -> Result<Rc<Http2>, UpstreamError> {
         let Opened { socket, made_with, .. } = opened;
         let turns = Rc::<Turns>::default();
         let driver = Rc::<Driver>::default();
-        let look = Look {
-            driver: Rc::downgrade(&driver),
+        let executor = Executor {
+            turns: Rc::clone(&turns),
             socket: socket.clone(),
-            seen: Cell::default(),
-            changed,
+            changed: Rc::clone(&changed),
+            has_begun: Rc::default(),
         };
-        let look = Rc::new(look);
-        let executor =
-            Executor { turns: Rc::clone(&turns), look: Rc::clone(&look), has_begun: Rc::default() };
         let handshake =
             builder(streams_max, executor).handshake(TokioIo::new(socket.clone())).await;
         let (sender, hyper) = handshake.map_err(UpstreamError::handshake)?;
@@ -103,7 +104,8 @@ impl Http2 {
             driver,
             turns,
             socket,
-            look,
+            changed,
+            has_allowed_any: Cell::new(false),
             made_with,
             streams: Cell::new(0),
             given_up: Cell::new(0),
@@ -130,13 +132,15 @@ impl Http2 {
 
     /// How many streams the worker allows now.
     fn allowed(&self) -> usize {
-        allowed(&self.driver)
+        let driver = self.driver.borrow();
+        let allowed = driver.as_ref().map_or(0, Connection::current_max_send_streams);
+        self.has_allowed_any.set(self.has_allowed_any.get() || allowed > 0);
+        allowed
     }
 
-    /// Whether the worker has ever allowed a stream: one that allows none on one connection allows
-    /// none on the next.
+    /// Whether another connection may allow more streams than this one.
     pub(super) fn has_allowed_any(&self) -> bool {
-        self.look.seen.get().has_allowed_any
+        self.allowed() > 0 || self.has_allowed_any.get()
     }
 
     /// A stream, if there is room for one, `streams_max` being ours.
@@ -245,13 +249,13 @@ impl Drop for Stream {
         if self.is_under_way && std::thread::panicking() {
             connection.socket.reset(); // Nobody looks any more whether its request leaves.
         }
-        (connection.look.changed)();
+        connection.changed.notify_waiters();
     }
 }
 
 /// Hands requests to h2 until the worker takes its leave or the connection ends.
 async fn drive(driver: Rc<Driver>, turns: Rc<Turns>, tell: oneshot::Sender<Option<hyper::Error>>) {
-    let _ends = Finally(|| {
+    let _ends = guard((), |()| {
         drop(driver.take());
         turns.end_one(false);
     });
@@ -263,15 +267,6 @@ async fn drive(driver: Rc<Driver>, turns: Rc<Turns>, tell: oneshot::Sender<Optio
     });
     let failure = ended.await.err();
     let _ = tell.send(failure); // Once there are requests, each learns of an error itself.
-}
-
-/// Does it in the end, also after a panic.
-struct Finally<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for Finally<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
 }
 
 fn builder(streams_max: usize, executor: Executor) -> Builder<Executor> {
@@ -292,46 +287,13 @@ fn builder(streams_max: usize, executor: Executor) -> Builder<Executor> {
     builder
 }
 
-fn allowed(driver: &Driver) -> usize {
-    driver.borrow().as_ref().map_or(0, Connection::current_max_send_streams)
-}
-
-/// What is looked at after each turn.
-struct Look {
-    driver: Weak<Driver>,
-    socket: Socket,
-    seen: Cell<Seen>,
-    /// Called when there may be room for a stream, and when the connection has ended.
-    changed: Rc<dyn Fn()>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    allowed: usize,
-    is_blocked: bool,
-    has_allowed_any: bool,
-}
-
-impl Look {
-    fn take(&self) {
-        let allowed = self.driver.upgrade().map_or(0, |driver| allowed(&driver));
-        let (is_blocked, before) = (self.socket.is_write_blocked(), self.seen.get());
-        self.seen.set(Seen {
-            allowed,
-            is_blocked,
-            has_allowed_any: before.has_allowed_any || allowed > 0,
-        });
-        if allowed > before.allowed || before.is_blocked && !is_blocked {
-            (self.changed)();
-        }
-    }
-}
-
 /// Spawns what hyper does for one connection, and counts its turns.
 #[derive(Clone)]
 struct Executor {
     turns: Rc<Turns>,
-    look: Rc<Look>,
+    socket: Socket,
+    /// Notified when there may be room for a stream, and when the connection has ended.
+    changed: Rc<Notify>,
     has_begun: Rc<Cell<bool>>,
 }
 
@@ -346,17 +308,17 @@ where
             tokio::task::spawn_local(future);
             return;
         }
-        let Executor { turns, look, .. } = self.clone();
+        let Executor { turns, socket, changed, .. } = self.clone();
         tokio::task::spawn_local(async move {
-            let _ends = Finally(|| {
+            let _ends = guard((), |()| {
                 turns.end();
-                (look.changed)();
+                changed.notify_waiters();
             });
             let mut connection = Box::pin(future);
             poll_fn(|cx| {
                 let polled = connection.as_mut().poll(cx);
-                look.take();
-                turns.end_one(!look.socket.is_write_blocked());
+                turns.end_one(!socket.is_write_blocked());
+                changed.notify_waiters();
                 polled
             })
             .await;

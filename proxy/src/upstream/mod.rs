@@ -11,7 +11,6 @@
 
 mod addresses;
 mod at_worker;
-mod both_ways;
 mod connect;
 mod error;
 mod fields;
@@ -44,10 +43,10 @@ pub(crate) use fields::METHOD_OVERRIDES;
 pub use permit::{Admitted, Ending, LastBytes, Permit, TenureState, TenureWatch};
 pub use pool::{Pool, ReadyConnection};
 pub use quota::ConnectionQuota;
-pub use request_body::{PreparedBody, RequestBody, prepare_body};
+pub use request_body::{RequestBody, prepare_body};
 pub(crate) use request_head::names_websocket;
 pub use request_head::{InvalidHead, check_host, outgoing_request};
 pub use response_body::ResponseBody;
 pub use service::AwaitedHead;
-pub use target::{Speaks, Timeouts, Upstream, UpstreamAddress, UpstreamTls, Wants};
+pub use target::{Speaks, Timeouts, Upstream, UpstreamTls, Wants};
 pub use tls_failure::TlsFailure;

@@ -1,11 +1,11 @@
 //! What lets a request out to the worker, and what becomes of that.
 
-use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 pub use fencepost_fence::tenure::TenureState;
+use scopeguard::{ScopeGuard, guard};
 use tokio::time::Instant;
 
 use crate::wire::Socket;
@@ -46,14 +46,14 @@ pub struct LastBytes {
 ///
 /// # Contract
 ///
-/// `finished` is called exactly once, `overdue`, `answered` and `body_cut` at most once each and
-/// only before it, `heard` any number of times between. None depends on the client: it may have
+/// `finished` is called exactly once, `lost` and `answered` at most once each and only before it,
+/// `heard` any number of times between. None depends on the client: it may have
 /// left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets
 /// no call.
 pub trait Permit: 'static {
     /// The tenure that the request was admitted under, or whatever else has to last, for a request
     /// that takes so long that it may end meanwhile. `None` if the request depends on nothing. Once
-    /// it was told `overdue` or `body_cut` it need not know any more.
+    /// it was told `lost` it need not know any more.
     fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         None
     }
@@ -70,30 +70,20 @@ pub trait Permit: 'static {
         false
     }
 
-    /// Whether it gives way to those who wait for its connection while its client is the one to
-    /// send more. Asked when it is sent, if its body is streamed.
-    fn gives_way(&self) -> bool {
-        false
-    }
-
-    /// The worker has been silent for longer than it may. Its connection is still read: the end may
-    /// yet be seen.
-    fn overdue(&mut self, _: LastBytes) {}
+    /// The worker has been silent for longer than it may; or, if `how` is [`Ending::BodyCut`], it
+    /// will never have the whole request, and what was given of that has not left its connection.
+    /// The connection is still read: the end may yet be seen.
+    fn lost(&mut self, _how: Ending, _: LastBytes) {}
 
     /// The worker has sent the head of its response, that long after the first byte, whoever still
     /// waits for it.
     fn answered(&self, _took: Duration) {}
 
-    /// The worker will never have the whole request, and what was given of it has not left its
-    /// connection yet.
-    fn body_cut(&mut self, _: LastBytes) {}
-
     /// The worker has said something of a request that it had taken too long for, or will never
     /// have whole: it was at it until now.
     fn heard(&mut self) {}
 
-    /// Until when the request counts, once it was told `overdue` or `body_cut`: its connection is
-    /// read until then. `None`: for [`Timeouts::late`](super::Timeouts::late).
+    /// Until when the request counts, once it was told `lost`: its connection is read until then. `None`: for [`Timeouts::late`](super::Timeouts::late).
     fn counts_until(&self) -> Option<Instant> {
         None
     }
@@ -146,43 +136,9 @@ pub enum Ending {
 
 /// A permit that is told of its end in any case: at the latest when it is dropped with its request,
 /// which happens when the worker thread is cut off.
-pub(super) struct Held<P: Permit>(Option<P>);
+pub(super) type Held<P> = ScopeGuard<P, fn(P)>;
 
-impl<P: Permit> Held<P> {
-    pub(super) fn new(permit: P) -> Held<P> {
-        Held(Some(permit))
-    }
-
-    pub(super) fn finished(mut self, how: Ending, last_bytes: Instant) {
-        if let Some(permit) = self.0.take() {
-            permit.finished(how, last_bytes);
-        }
-    }
-
-    /// Gives the permit back: its request has not been sent.
-    pub(super) fn into_inner(mut self) -> P {
-        self.0.take().expect("a permit is held until it is finished")
-    }
-}
-
-impl<P: Permit> Deref for Held<P> {
-    type Target = P;
-
-    fn deref(&self) -> &P {
-        self.0.as_ref().expect("a permit is held until it is finished")
-    }
-}
-
-impl<P: Permit> DerefMut for Held<P> {
-    fn deref_mut(&mut self) -> &mut P {
-        self.0.as_mut().expect("a permit is held until it is finished")
-    }
-}
-
-impl<P: Permit> Drop for Held<P> {
-    fn drop(&mut self) {
-        if let Some(permit) = self.0.take() {
-            permit.finished(Ending::Reset, Instant::now());
-        }
-    }
+/// Holds a permit.
+pub(super) fn held<P: Permit>(permit: P) -> Held<P> {
+    guard(permit, |permit| permit.finished(Ending::Reset, Instant::now()))
 }

@@ -1,18 +1,18 @@
 //! The connections of one worker thread to one upstream.
+//! It does not carry requests: that is `at_worker`.
 
-mod opening;
-
+use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::error::Error;
 use std::io;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use scopeguard::guard;
+use tokio::sync::{Mutex, Notify};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use self::opening::Opening;
+use super::connect::open;
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::http2::{Http2, Stream};
@@ -26,17 +26,16 @@ use crate::wire::{Background, Socket};
 /// How often the log says the same of a worker.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a client may leave a piece of its response lying, or the next piece of its upload be
-/// waited for, while others wait for a connection.
+/// How long a client may leave a piece of its response lying while others wait for a connection.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(1);
 
 /// The connections of one worker thread to one upstream: the one used last is used first. Clones
 /// share them.
 ///
-/// Who finds none waits, in the order in which requests come. A task of the pool opens what those
-/// who wait need: a connection for each over HTTP/1.1, one for all over HTTP/2. Behind TLS nobody
-/// knows which it will be before it is there: what the worker picked last is what is expected of
-/// it.
+/// Requests that find none wait, in the order in which they come. The first of them takes what gets
+/// free. What they need is opened meanwhile: a connection for each over HTTP/1.1, one for all over
+/// HTTP/2. Behind TLS nobody knows which it will be before it is there, so the pool expects what the
+/// worker picked last.
 #[derive(Clone)]
 pub struct Pool {
     shared: Rc<Shared>,
@@ -51,44 +50,33 @@ struct Shared {
     http2: RefCell<Vec<Rc<Http2>>>,
     /// HTTP/1.1 connections that are open or being opened.
     http1_open: Cell<usize>,
-    waiting: RefCell<VecDeque<Waiter>>,
-    /// How many have ever waited.
-    arrivals: Cell<u64>,
-    /// Connections that are being opened for one request each.
-    opening_for_one: Cell<usize>,
-    /// Whether one is being opened for all who wait.
-    opening_for_all: Cell<bool>,
+    /// Requests that take what the worker speaks.
+    either: Queue,
+    /// Requests that need HTTP/1.1 where the worker may speak both.
+    http1_only: Queue,
+    /// Notified when something has got free, was opened, or could not be.
+    changed: Rc<Notify>,
     /// What a worker behind TLS picked last.
     picked: Cell<Protocol>,
-    /// Whether the last one that was to be opened for all could not be.
+    /// Whether the last HTTP/2 connection that was to be opened could not be.
     has_failed: Cell<bool>,
-    sweeping: Cell<bool>,
-    serving: Cell<bool>,
-    /// Whether somebody looks whether the quota has room.
-    retrying: Cell<bool>,
-    /// When who waited made a client lose its connection, within the last moments.
-    clients_left: RefCell<VecDeque<Instant>>,
-    /// When somebody last waited.
+    is_sweeping: Cell<bool>,
+    /// When a request last began to wait.
     waited: Cell<Option<Instant>>,
-    /// When the log last said why there is no TLS with the worker, and what.
-    complained: RefCell<Option<(Instant, Option<String>)>>,
-    /// When the log last said how requests fail, for each way.
-    failures_told: RefCell<Vec<(&'static str, Instant)>>,
+    /// What the log has said, and when.
+    told: RefCell<Vec<(String, Instant)>>,
 }
 
-/// Who waits for a connection.
-struct Waiter {
-    wants: Wants,
-    arrival: u64,
-    deadline: Instant,
-    tell: oneshot::Sender<Result<ReadyConnection, UpstreamError>>,
-}
-
-/// The right to one HTTP/1.1 connection. When it is dropped, a request that waits gets it.
-pub(super) struct Place {
-    pool: Weak<Shared>,
-    /// `None` once a connection of HTTP/2 has it.
-    permit: Option<QuotaPermit>,
+/// The requests that wait for one kind of connection.
+#[derive(Default)]
+struct Queue {
+    /// Held by the first of them. The lock is fair: the others get it in the order of arrival.
+    front: Mutex<()>,
+    waiting: Cell<usize>,
+    /// Connections that are being opened for them.
+    opening: Cell<usize>,
+    /// Why a connection could not be opened, and how many are to be told that.
+    failed: RefCell<Option<(UpstreamError, usize)>>,
 }
 
 /// A connection on which a request can be sent at once. Dropped unused, it goes back to its pool.
@@ -100,10 +88,6 @@ pub struct ReadyConnection {
 }
 
 impl ReadyConnection {
-    fn new(link: Link, pool: Pool, wants: Wants) -> ReadyConnection {
-        ReadyConnection { link: Some(link), pool, wants }
-    }
-
     /// The way to the worker, for the one request.
     pub(super) fn take(mut self) -> (Link, Pool, Wants) {
         (self.link.take().expect("a connection is used once"), self.pool.clone(), self.wants)
@@ -112,7 +96,7 @@ impl ReadyConnection {
     /// Whether a request can still be sent, asked when something else was waited for meanwhile.
     pub fn is_usable(&self) -> bool {
         match &self.link {
-            Some(Link::Http1(connection)) => self.pool.is_usable(connection),
+            Some(Link::Http1(connection)) => self.pool.shared.is_usable(connection),
             Some(Link::Http2(stream)) => stream.is_usable(),
             None => false,
         }
@@ -142,32 +126,16 @@ impl Pool {
                 idle: RefCell::default(),
                 http2: RefCell::default(),
                 http1_open: Cell::new(0),
-                waiting: RefCell::default(),
-                arrivals: Cell::new(0),
-                opening_for_one: Cell::new(0),
-                opening_for_all: Cell::new(false),
+                either: Queue::default(),
+                http1_only: Queue::default(),
+                changed: Rc::default(),
                 picked: Cell::new(picked),
                 has_failed: Cell::new(false),
-                sweeping: Cell::new(false),
-                serving: Cell::new(false),
-                retrying: Cell::new(false),
-                clients_left: RefCell::default(),
+                is_sweeping: Cell::new(false),
                 waited: Cell::new(None),
-                complained: RefCell::default(),
-                failures_told: RefCell::default(),
+                told: RefCell::default(),
             }),
         }
-    }
-
-    /// Whether requests failing in that way is news for the log, as it is once in a while.
-    pub fn is_news(&self, failure: &'static str) -> bool {
-        let (now, mut told) = (Instant::now(), self.shared.failures_told.borrow_mut());
-        match told.iter_mut().find(|(other, _)| *other == failure) {
-            Some((_, last)) if now < *last + COMPLAINT_INTERVAL => return false,
-            Some((_, last)) => *last = now,
-            None => told.push((failure, now)),
-        }
-        true
     }
 
     /// Where its connections go.
@@ -197,30 +165,46 @@ impl Pool {
         if let Some(ready) = self.free(wants) {
             return Ok(ready);
         }
-        let shared = &self.shared;
-        let told = shared.wait(wants, deadline).ok_or(UpstreamError::Crowded)?;
-        shared.serve();
-        match timeout_at(deadline, told).await {
-            Ok(Ok(ready)) => ready,
-            Ok(Err(_)) => Err(UpstreamError::Timeout), // The pool is gone, and the thread with it.
-            Err(_) if shared.is_opening() || shared.may_open(wants) => Err(UpstreamError::Timeout),
+        let pool = &self.shared;
+        if pool.waiting() >= pool.upstream.waiting_max {
+            return Err(UpstreamError::Crowded);
+        }
+        let queue = pool.queue(wants);
+        queue.waiting.set(queue.waiting.get() + 1);
+        let _waiting = guard((), |()| queue.leave());
+        pool.waited.set(Some(Instant::now()));
+        match timeout_at(deadline, pool.wait(wants, deadline)).await {
+            Ok(link) => Ok(self.made_ready(link?, wants)),
+            Err(_) if pool.is_opening() || pool.may_open(wants) => Err(UpstreamError::Timeout),
             Err(_) => Err(UpstreamError::Crowded),
         }
     }
 
     /// A connection that can be had at once, as most requests find one.
     pub fn free(&self, wants: Wants) -> Option<ReadyConnection> {
-        let link = self.shared.free(wants)?;
-        Some(ReadyConnection::new(link, self.clone(), wants))
+        if self.shared.queue(wants).waiting.get() > 0 {
+            return None; // They come first.
+        }
+        self.shared.free(wants).map(|link| self.made_ready(link, wants))
+    }
+
+    fn made_ready(&self, link: Link, wants: Wants) -> ReadyConnection {
+        ReadyConnection { link: Some(link), pool: self.clone(), wants }
     }
 
     /// Takes back a connection that has no request.
     pub(super) fn put_back(&self, connection: Box<Http1>) {
-        self.shared.put_back(connection);
+        if !self.shared.upstream.quota.is_for_others(self.shared.connections()) {
+            self.shared.take_in(connection);
+        }
     }
 
-    pub(super) fn is_usable(&self, connection: &Http1) -> bool {
-        self.shared.is_usable(connection)
+    /// Whether a client that lets an HTTP/1.1 connection wait is to lose it, since others wait for
+    /// one.
+    pub(super) fn is_wanted(&self) -> bool {
+        let pool = &self.shared;
+        let waited = pool.waited.get().is_some_and(|waited| waited.elapsed() < STALL_MAX);
+        waited || pool.waiting() > 0 || pool.upstream.quota.is_wanted()
     }
 
     /// A connection was lost with a request on it. By TLS 1.3, a worker refuses our certificate
@@ -229,27 +213,53 @@ impl Pool {
         self.shared.complain_of_loss(socket);
     }
 
-    /// Whether a client that lets an HTTP/1.1 connection wait is to lose it, since others wait for
-    /// one. One client does for each of them.
-    pub(super) fn takes_from_client(&self) -> bool {
-        let (shared, now) = (&self.shared, Instant::now());
-        let mut left = shared.clients_left.borrow_mut();
-        left.retain(|at| now < *at + STALL_MAX);
-        let waited = shared.waited.get().is_some_and(|at| now < at + STALL_MAX);
-        let own = shared.waiting.borrow().len().max(usize::from(waited));
-        let quota = &shared.upstream.quota;
-        let others = usize::from(quota.is_wanted() && quota.are_many(shared.connections()));
-        let takes = left.len() < own.max(others);
-        if takes {
-            left.push_back(now);
-        }
-        takes
+    /// Whether the log has not said that of the worker for a while.
+    pub fn is_news(&self, what: &str) -> bool {
+        self.shared.is_news(what)
     }
 }
 
 impl Shared {
+    fn queue(&self, wants: Wants) -> &Queue {
+        match (wants, &self.upstream.speaks) {
+            (Wants::Http1, Speaks::Tls(_)) => &self.http1_only,
+            (Wants::Http1, Speaks::Cleartext(_)) | (Wants::Either, _) => &self.either,
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.either.waiting.get() + self.http1_only.waiting.get()
+    }
+
+    fn is_opening(&self) -> bool {
+        self.either.opening.get() + self.http1_only.opening.get() > 0
+    }
+
+    /// Waits until a request is the first in its queue and there is a connection for it.
+    async fn wait(self: &Rc<Self>, wants: Wants, deadline: Instant) -> Result<Link, UpstreamError> {
+        self.open_more(wants, deadline);
+        let queue = self.queue(wants);
+        let _front = queue.front.lock().await;
+        let mut wanted = None;
+        loop {
+            let changed = self.changed.notified(); // Before the look, so that no change is missed.
+            if let Some(link) = self.free(wants) {
+                return Ok(link);
+            }
+            if let Some(error) = queue.take_failure() {
+                return Err(error);
+            }
+            if self.open_more(wants, deadline) {
+                changed.await;
+            } else {
+                wanted.get_or_insert_with(|| self.upstream.quota.want());
+                let _ = timeout(QUOTA_LOOK, changed).await; // Other pools give back without a word.
+            }
+        }
+    }
+
     /// What can be had at once.
-    fn free(self: &Rc<Self>, wants: Wants) -> Option<Link> {
+    fn free(&self, wants: Wants) -> Option<Link> {
         let stream = if wants == Wants::Either { self.stream() } else { None };
         stream.map(Link::Http2).or_else(|| self.pop_idle().map(Link::Http1))
     }
@@ -290,23 +300,97 @@ impl Shared {
         self.http1_open.get() + self.http2.borrow().len()
     }
 
-    fn is_opening(&self) -> bool {
-        self.opening_for_all.get() || self.opening_for_one.get() > 0
+    /// What a new connection is expected to speak.
+    fn expected(&self, wants: Wants) -> Protocol {
+        if wants == Wants::Http1 { Protocol::Http1 } else { self.picked.get() }
     }
 
-    /// Whether there may be one more connection.
-    fn may_open(&self, wants: Wants) -> bool {
-        let has = match (wants, self.picked.get()) {
-            (Wants::Either, Protocol::Http2) => self.http2.borrow().len(),
-            (Wants::Either, Protocol::Http1) | (Wants::Http1, _) => self.http1_open.get(),
-        };
-        has < self.upstream.connections_max && self.upstream.quota.has_room(self.connections())
-    }
-
-    fn put_back(self: &Rc<Self>, connection: Box<Http1>) {
-        if !self.upstream.quota.is_for_others(self.connections()) {
-            self.take_in(connection);
+    /// Whether the upstream's own limit allows one more connection.
+    fn has_room(&self, wants: Wants) -> bool {
+        let connections_max = self.upstream.connections_max;
+        match self.expected(wants) {
+            Protocol::Http1 => self.http1_open.get() < connections_max,
+            Protocol::Http2 => {
+                let open = self.http2.borrow();
+                // A worker that allows no streams on one allows none on the next.
+                open.len() < connections_max && open.iter().all(|one| one.has_allowed_any())
+            }
         }
+    }
+
+    fn may_open(&self, wants: Wants) -> bool {
+        self.has_room(wants) && self.upstream.quota.has_room(self.connections())
+    }
+
+    /// Opens what those who wait need, if there may be more. False where the quota has no more.
+    fn open_more(self: &Rc<Self>, wants: Wants, deadline: Instant) -> bool {
+        let queue = self.queue(wants);
+        let needed = match self.expected(wants) {
+            Protocol::Http1 => queue.waiting.get(),
+            Protocol::Http2 => 1,
+        };
+        while queue.opening.get() < needed && self.has_room(wants) {
+            let Some(permit) = self.upstream.quota.take(self.connections()) else { return false };
+            self.open(wants, permit, deadline);
+        }
+        true
+    }
+
+    /// Opens a connection in a task of its own: whoever is the first in the queue then gets it.
+    fn open(self: &Rc<Self>, wants: Wants, permit: QuotaPermit, deadline: Instant) {
+        let is_for_all = self.expected(wants) == Protocol::Http2;
+        let place = (!is_for_all).then(|| self.place());
+        let opening = &self.queue(wants).opening;
+        opening.set(opening.get() + 1);
+        let pool = guard(Rc::clone(self), move |pool| {
+            let opening = &pool.queue(wants).opening;
+            opening.set(opening.get() - 1);
+            pool.changed.notify_waiters();
+        });
+        tokio::task::spawn_local(async move {
+            let opened = timeout_at(deadline, pool.connect(wants, permit, place)).await;
+            if is_for_all {
+                pool.has_failed.set(!matches!(opened, Ok(Ok(()))));
+            }
+            // After a timeout those who still have time open another.
+            let Ok(Err(error)) = opened else { return };
+            if matches!(error, UpstreamError::Tls { .. }) {
+                pool.complain(&error);
+            }
+            pool.queue(wants).fail(error, is_for_all && pool.http2.borrow().is_empty());
+        });
+    }
+
+    /// Opens a connection, and takes it in.
+    async fn connect(
+        self: &Rc<Self>,
+        wants: Wants,
+        permit: QuotaPermit,
+        place: Option<Box<dyn Any>>,
+    ) -> Result<(), UpstreamError> {
+        let opened = open(&self.upstream, wants).await?;
+        if wants == Wants::Either {
+            self.picked.set(opened.protocol);
+        }
+        let socket = opened.socket.clone();
+        match opened.protocol {
+            Protocol::Http1 => {
+                if place.is_none() && self.http1_open.get() >= self.upstream.connections_max {
+                    return Ok(());
+                }
+                let place = place.unwrap_or_else(|| self.place());
+                let made = Http1::new(socket, opened.made_with, (permit, place)).await;
+                self.take_in(made.map_err(UpstreamError::handshake)?);
+            }
+            Protocol::Http2 => {
+                let changed = Rc::clone(&self.changed);
+                let begun = Http2::begin(opened, permit, self.upstream.streams_max, changed).await;
+                let connection = begun.inspect_err(|_| self.complain_of_loss(&socket))?;
+                self.http2.borrow_mut().push(connection);
+                self.sweep();
+            }
+        }
+        Ok(())
     }
 
     fn take_in(self: &Rc<Self>, connection: Box<Http1>) {
@@ -314,182 +398,24 @@ impl Shared {
         let place = idle.partition_point(|other| other.idle_since <= connection.idle_since);
         idle.insert(place, connection);
         drop(idle);
-        self.serve();
+        self.changed.notify_waiters();
         self.sweep();
     }
 
-    /// A place behind all who wait, unless too many do.
-    fn wait(
-        &self,
-        wants: Wants,
-        deadline: Instant,
-    ) -> Option<oneshot::Receiver<Result<ReadyConnection, UpstreamError>>> {
-        let mut waiting = self.waiting.borrow_mut();
-        if waiting.len() >= self.upstream.waiting_max {
-            waiting.retain(|waiter| !waiter.tell.is_closed());
-        }
-        if waiting.len() >= self.upstream.waiting_max {
-            return None;
-        }
-        self.waited.set(Some(Instant::now()));
-        let arrival = self.arrivals.get();
-        self.arrivals.set(arrival + 1);
-        let (tell, told) = oneshot::channel();
-        waiting.push_back(Waiter { wants, arrival, deadline, tell });
-        Some(told)
-    }
-
-    /// Gives those who wait what there is, in their order, and opens what they need.
-    fn serve(self: &Rc<Self>) {
-        if self.serving.replace(true) {
-            return; // What is given back meanwhile is found by who serves.
-        }
-        while let Some((waiter, link)) = self.next_served() {
-            let ready = ReadyConnection::new(link, Pool { shared: Rc::clone(self) }, waiter.wants);
-            let _ = waiter.tell.send(Ok(ready)); // It goes back from one that has given up.
-        }
-        self.open_more();
-        self.serving.set(false);
-    }
-
-    /// Who has waited longest of those for whom there is something.
-    fn next_served(self: &Rc<Self>) -> Option<(Waiter, Link)> {
-        let mut waiting = self.waiting.borrow_mut();
-        while waiting.front().is_some_and(|waiter| waiter.tell.is_closed()) {
-            waiting.pop_front();
-        }
-        let first = waiting.front()?.wants;
-        if let Some(link) = self.free(first) {
-            return Some((waiting.pop_front()?, link));
-        }
-        // Who waits for HTTP/1.1 is in nobody's way who takes a stream.
-        if first == Wants::Either {
-            return None;
-        }
-        let other = waiting
-            .iter()
-            .position(|waiter| waiter.wants == Wants::Either && !waiter.tell.is_closed())?;
-        let link = self.free(Wants::Either)?;
-        Some((waiting.remove(other)?, link))
-    }
-
-    /// Opens what those who wait need that there may be.
-    fn open_more(self: &Rc<Self>) {
-        // How many do, up to that many: thousands may wait, and each that is served comes by here.
-        let waiting = |wants: Option<Wants>, most: usize| {
-            let waiting = self.waiting.borrow();
-            let fits = |waiter: &&Waiter| {
-                wants.is_none_or(|wants| wants == waiter.wants) && !waiter.tell.is_closed()
-            };
-            waiting.iter().filter(fits).take(most).count()
-        };
-        if self.picked.get() == Protocol::Http2
-            && !self.opening_for_all.get()
-            && self.http2.borrow().iter().all(|connection| connection.has_allowed_any())
-            && waiting(Some(Wants::Either), 1) > 0
-        {
-            self.open(Wants::Either, true);
-        }
-        loop {
-            let opening = self.opening_for_one.get();
-            let (wants, of_them) = match self.picked.get() {
-                Protocol::Http1 => (Wants::Either, None),
-                Protocol::Http2 => (Wants::Http1, Some(Wants::Http1)),
-            };
-            if waiting(of_them, opening + 1) <= opening || !self.open(wants, false) {
-                return;
-            }
-        }
-    }
-
-    /// Opens a connection, unless there may be no more. False then.
-    fn open(self: &Rc<Self>, wants: Wants, is_for_all: bool) -> bool {
-        let has = if is_for_all { self.http2.borrow().len() } else { self.http1_open.get() };
-        if has >= self.upstream.connections_max {
-            return false;
-        }
-        let Some(permit) = self.upstream.quota.take(self.connections()) else {
-            self.retry();
-            return false;
-        };
-        let Some((wants, deadline)) = self.opens_for(wants, is_for_all) else { return false };
-        let place = if is_for_all {
-            self.opening_for_all.set(true);
-            None
-        } else {
-            self.opening_for_one.set(self.opening_for_one.get() + 1);
-            Some(self.place())
-        };
-        let (pool, began) = (Rc::clone(self), self.arrivals.get());
-        let opening = Opening { pool, began, is_for_all, place, permit: Some(permit), deadline };
-        tokio::task::spawn_local(opening.run(wants));
-        true
-    }
-
-    /// What a connection is opened for, and until when: as long as anybody waits for it.
-    fn opens_for(&self, wants: Wants, is_for_all: bool) -> Option<(Wants, Instant)> {
-        let waiting = self.waiting.borrow();
-        let mut fit =
-            waiting.iter().filter(|waiter| wants == Wants::Either || waiter.wants == wants);
-        let first = if is_for_all { wants } else { fit.clone().next()?.wants };
-        Some((first, fit.by_ref().map(|waiter| waiter.deadline).max()?))
-    }
-
-    /// No connection could be opened. Who waited for it is told: all, if it was for all and there
-    /// is no other.
-    fn fail(&self, error: &UpstreamError, (wants, began): (Wants, u64), is_for_all: bool) {
-        if matches!(error, UpstreamError::Timeout) {
-            return; // Nobody's time is left.
-        }
-        let tells_all = is_for_all && self.http2.borrow().is_empty();
-        let told: VecDeque<_> = {
-            let mut waiting = self.waiting.borrow_mut();
-            let fits = |waiter: &Waiter| {
-                waiter.arrival < began && (wants == Wants::Either || waiter.wants == wants)
-            };
-            if tells_all {
-                let (failed, others) = waiting.drain(..).partition(fits);
-                *waiting = others;
-                failed
-            } else {
-                let first = waiting.iter().position(fits);
-                first.and_then(|first| waiting.remove(first)).into_iter().collect()
-            }
-        };
-        for waiter in told {
-            let _ = waiter.tell.send(Err(error.clone()));
-        }
-    }
-
-    /// Counts one more HTTP/1.1 connection.
-    fn place(self: &Rc<Self>) -> Place {
+    /// Counts one more HTTP/1.1 connection, until what this returns is dropped.
+    fn place(self: &Rc<Self>) -> Box<dyn Any> {
         self.http1_open.set(self.http1_open.get() + 1);
-        Place { pool: Rc::downgrade(self), permit: None }
-    }
-
-    /// Looks again when the quota may have room, as long as somebody waits.
-    fn retry(self: &Rc<Self>) {
-        if self.retrying.replace(true) {
-            return;
-        }
-        let (pool, wanted) = (Rc::downgrade(self), self.upstream.quota.want());
-        tokio::task::spawn_local(async move {
-            let _wanted = wanted;
-            while let Some(pool) = pool.upgrade() {
-                if pool.waiting.borrow().iter().all(|waiter| waiter.tell.is_closed()) {
-                    pool.retrying.set(false);
-                    return;
-                }
-                pool.serve();
-                drop(pool);
-                tokio::time::sleep(QUOTA_LOOK).await;
+        Box::new(guard(Rc::downgrade(self), |pool| {
+            if let Some(pool) = pool.upgrade() {
+                pool.http1_open.set(pool.http1_open.get() - 1);
+                pool.changed.notify_waiters();
             }
-        });
+        }))
     }
 
     /// Closes idle connections in time, as long as there are any.
     fn sweep(self: &Rc<Self>) {
-        if self.sweeping.replace(true) {
+        if self.is_sweeping.replace(true) {
             return;
         }
         let (pool, idle_timeout) = (Rc::downgrade(self), self.upstream.idle_timeout);
@@ -498,7 +424,7 @@ impl Shared {
                 tokio::time::sleep(idle_timeout.min(IDLE_LOOK)).await;
                 let Some(pool) = pool.upgrade() else { return };
                 if !pool.close_old() {
-                    pool.sweeping.set(false);
+                    pool.is_sweeping.set(false);
                     return;
                 }
             }
@@ -508,34 +434,27 @@ impl Shared {
     /// Closes what has been idle for too long, or all that is if others may wait for a connection.
     /// False if nothing is left.
     fn close_old(&self) -> bool {
-        let idle_max = if self.upstream.quota.is_wanted() {
-            Duration::ZERO
-        } else {
-            self.upstream.idle_timeout
-        };
-        let closed: Vec<_> = self
-            .idle
-            .borrow_mut()
-            .extract_if(.., |one| one.idle_since.elapsed() >= idle_max)
-            .collect();
-        let ended: Vec<_> =
-            self.http2.borrow_mut().extract_if(.., |one| !one.is_kept(idle_max)).collect();
-        drop((closed, ended)); // Nothing is borrowed: each makes room for a request that waits.
+        let is_wanted = self.upstream.quota.is_wanted();
+        let idle_max = if is_wanted { Duration::ZERO } else { self.upstream.idle_timeout };
+        self.idle.borrow_mut().retain(|one| one.idle_since.elapsed() < idle_max);
+        self.http2.borrow_mut().retain(|one| one.is_kept(idle_max));
         !self.idle.borrow().is_empty() || !self.http2.borrow().is_empty()
+    }
+
+    fn is_news(&self, what: &str) -> bool {
+        let (now, mut told) = (Instant::now(), self.told.borrow_mut());
+        told.retain(|(_, at)| now < *at + COMPLAINT_INTERVAL);
+        let is_news = told.iter().all(|(said, _)| said != what);
+        if is_news {
+            told.push((what.to_owned(), now));
+        }
+        is_news
     }
 
     /// Says in the log that there is no TLS, and why: it will stay so until somebody does something
     /// about it.
     fn complain(&self, error: &UpstreamError) {
-        let now = Instant::now();
-        let error: &(dyn Error + 'static) = error;
-        let what = error.source().map(ToString::to_string);
-        let mut complained = self.complained.borrow_mut();
-        let said_lately = complained
-            .as_ref()
-            .is_some_and(|(last, said)| now < *last + COMPLAINT_INTERVAL && *said == what);
-        if !said_lately {
-            *complained = Some((now, what));
+        if error.source().is_some_and(|cause| self.is_news(&cause.to_string())) {
             tracing::warn!(upstream = %self.upstream.address, error = %WithCauses(error), "there is no TLS with the worker");
         }
     }
@@ -547,12 +466,26 @@ impl Shared {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.permit = None; // Where others have fewer connections, it may be for them.
-        if let Some(pool) = self.pool.upgrade() {
-            pool.http1_open.set(pool.http1_open.get() - 1);
-            pool.serve();
-        }
+impl Queue {
+    /// A connection could not be opened. All who wait are told that, or the first of them.
+    fn fail(&self, error: UpstreamError, tells_all: bool) {
+        let before = self.failed.take().map_or(0, |(_, untold)| untold);
+        let waiting = self.waiting.get();
+        let untold = if tells_all { waiting } else { waiting.min(before + 1) };
+        *self.failed.borrow_mut() = (untold > 0).then_some((error, untold));
+    }
+
+    /// One waits no longer. Nobody else is told in its place that no connection could be opened.
+    fn leave(&self) {
+        self.waiting.set(self.waiting.get() - 1);
+        let failed = self.failed.take();
+        let untold = |(error, untold): (_, usize)| (error, untold.min(self.waiting.get()));
+        *self.failed.borrow_mut() = failed.map(untold).filter(|(_, untold)| *untold > 0);
+    }
+
+    fn take_failure(&self) -> Option<UpstreamError> {
+        let (error, untold) = self.failed.take()?;
+        *self.failed.borrow_mut() = (untold > 1).then(|| (error.clone(), untold - 1));
+        Some(error)
     }
 }

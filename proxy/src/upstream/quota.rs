@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use scopeguard::guard;
+
 /// How often who waits for the quota looks at it.
 pub(super) const QUOTA_LOOK: Duration = Duration::from_millis(50);
 
@@ -39,10 +41,6 @@ struct Shared {
 #[derive(Debug)]
 pub(super) struct QuotaPermit(Arc<Shared>);
 
-/// Says that somebody waits for one, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Wanted(Arc<Shared>);
-
 impl ConnectionQuota {
     /// So many connections, for pools on so many threads.
     pub fn of(connections: usize, threads: NonZeroUsize) -> ConnectionQuota {
@@ -71,15 +69,10 @@ impl ConnectionQuota {
         self.take(usize::MAX)
     }
 
-    /// Whether a pool that has so many has none that are for those with few.
-    pub(super) fn are_many(&self, has: usize) -> bool {
-        has >= self.0.few
-    }
-
     /// Whether a pool that has so many is to leave what it is done with to those with few, who wait
     /// for one.
     pub(super) fn is_for_others(&self, has: usize) -> bool {
-        self.are_many(has)
+        has >= self.0.few
             && self.is_wanted()
             && self.0.taken.load(Ordering::Relaxed) > self.most(has)
     }
@@ -94,10 +87,10 @@ impl ConnectionQuota {
     }
 
     /// Says that somebody waits for one: connections without a request are not to be kept
-    /// meanwhile.
-    pub(super) fn want(&self) -> Wanted {
+    /// meanwhile, until what this returns is dropped.
+    pub(super) fn want(&self) -> impl Sized + use<> {
         self.0.waiting.fetch_add(1, Ordering::Relaxed);
-        Wanted(Arc::clone(&self.0))
+        guard(Arc::clone(&self.0), |shared| _ = shared.waiting.fetch_sub(1, Ordering::Relaxed))
     }
 
     /// Whether somebody waits for one.
@@ -109,12 +102,6 @@ impl ConnectionQuota {
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Wanted {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
@@ -14,57 +15,30 @@ use super::error::ResponseBodyError;
 #[derive(Default)]
 pub(super) struct Relay(RefCell<Shared>);
 
+/// The client's end of a relay.
+pub struct Reading(pub(super) Rc<Relay>);
+
 #[derive(Default)]
 struct Shared {
     pieces: VecDeque<Frame<Bytes>>,
     bytes: usize,
+    /// How much the client is still to read, where that is known.
+    left: Option<u64>,
     /// Since when the first piece waits for the client.
     untaken_since: Option<Instant>,
     /// How it ended, after the pieces.
     end: Option<Result<(), ResponseBodyError>>,
+    /// Whether the client has read all pieces before a failure.
+    is_failing: bool,
     client_has_left: bool,
     client: Option<Waker>,
     reader: Option<Waker>,
 }
 
 impl Relay {
-    /// What the client reads next.
-    pub(super) fn poll_piece(
-        &self,
-        cx: &Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
-        let mut shared = self.0.borrow_mut();
-        if let Some(piece) = shared.pieces.pop_front() {
-            shared.bytes -= bytes_of(&piece);
-            shared.untaken_since = Some(Instant::now()).filter(|_| !shared.pieces.is_empty());
-            wake(&mut shared.reader);
-            return Poll::Ready(Some(Ok(piece)));
-        }
-        match shared.end.take() {
-            Some(end) => {
-                shared.end = Some(Ok(()));
-                Poll::Ready(end.err().map(Err))
-            }
-            None => {
-                shared.client = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-
-    /// Whether the client has read it to its end.
-    pub(super) fn is_end_stream(&self) -> bool {
-        let shared = self.0.borrow();
-        shared.pieces.is_empty() && matches!(shared.end, Some(Ok(())))
-    }
-
-    /// The client reads no more.
-    pub(super) fn client_leaves(&self) {
-        let mut shared = self.0.borrow_mut();
-        shared.client_has_left = true;
-        shared.pieces.clear();
-        (shared.bytes, shared.untaken_since) = (0, None);
-        wake(&mut shared.reader);
+    /// A relay for a response of which so much is to come, where that is known.
+    pub(super) fn new(left: Option<u64>) -> Rc<Relay> {
+        Rc::new(Relay(RefCell::new(Shared { left, ..Shared::default() })))
     }
 
     /// What the worker has sent. Nothing is kept for a client that has left.
@@ -87,12 +61,6 @@ impl Relay {
         }
     }
 
-    /// Breaks it off for a client that may still be there.
-    pub(super) fn leave_client(&self, why: ResponseBodyError) {
-        self.end(Err(why));
-        self.client_leaves();
-    }
-
     /// Whether the client has left. The task hears when it does, and when it reads.
     pub(super) fn is_left(&self, cx: &Context<'_>) -> bool {
         let mut shared = self.0.borrow_mut();
@@ -111,6 +79,61 @@ impl Relay {
     /// Since when a piece waits for the client.
     pub(super) fn untaken_since(&self) -> Option<Instant> {
         self.0.borrow().untaken_since
+    }
+}
+
+impl Reading {
+    /// What the client reads next.
+    pub(super) fn poll_piece(
+        &self,
+        cx: &Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
+        let shared = &mut *self.0.0.borrow_mut();
+        if let Some(piece) = shared.pieces.pop_front() {
+            let bytes = bytes_of(&piece);
+            shared.bytes -= bytes;
+            shared.left = shared.left.map(|left| left.saturating_sub(bytes as u64));
+            shared.untaken_since = Some(Instant::now()).filter(|_| !shared.pieces.is_empty());
+            wake(&mut shared.reader);
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        match &shared.end {
+            // hyper drops what it has not written yet when a body fails, the head perhaps. So it
+            // fails a little later. It has no end that could be told: what was cut must not look
+            // like a whole.
+            Some(Err(_)) if !shared.is_failing => {
+                (shared.is_failing, shared.left) = (true, None);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Some(_) => Poll::Ready(shared.end.replace(Ok(())).and_then(Result::err).map(Err)),
+            None => {
+                shared.client = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Whether the client has read it to its end.
+    pub(super) fn is_end_stream(&self) -> bool {
+        let shared = self.0.0.borrow();
+        shared.pieces.is_empty() && matches!(shared.end, Some(Ok(())))
+    }
+
+    /// How much the client is still to read, where that is known.
+    pub(super) fn left(&self) -> Option<u64> {
+        self.0.0.borrow().left
+    }
+}
+
+impl Drop for Reading {
+    /// The client reads no more.
+    fn drop(&mut self) {
+        let mut shared = self.0.0.borrow_mut();
+        shared.client_has_left = true;
+        shared.pieces.clear();
+        (shared.bytes, shared.untaken_since) = (0, None);
+        wake(&mut shared.reader);
     }
 }
 

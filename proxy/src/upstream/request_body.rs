@@ -1,17 +1,18 @@
 //! The body of a request on its way to the worker.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
 use super::fields::{self, KeptFields};
-use super::tenure::{PieceCheck, Way};
+use super::here::Here;
+use super::permit::TenureState;
+use super::tenure::goes_on;
 use super::upload::{Broken, Upload};
 use crate::server::{BodyError, ClientBody, Protocol};
 
@@ -42,7 +43,8 @@ pub struct Streaming {
     ahead: Option<Bytes>,
     body: ClientBody,
     upload: Rc<Upload>,
-    check: PieceCheck,
+    /// Ready when the tenure is known to go on. `None` unless the body pauses.
+    pause: Option<Pin<Box<dyn Future<Output = ()>>>>,
     kept: Rc<KeptFields>,
     /// What it goes out by.
     protocol: Protocol,
@@ -59,14 +61,6 @@ pub enum RequestBodyError {
     Cut,
 }
 
-/// What has to be done before a client's body can be forwarded.
-pub enum PreparedBody {
-    /// Nothing.
-    Ready(RequestBody),
-    /// It is read whole. Boxed: a request without a body would move the room for it.
-    Awaited(Pin<Box<dyn Future<Output = Result<RequestBody, BodyError>>>>),
-}
-
 /// Makes a client's body ready to be forwarded: one whose length is known to be at most
 /// `whole_bytes_max` is read whole, so that a slow sender holds nothing up; any other is passed on
 /// as it comes. One of unknown length is as good as known where its end has come with its head:
@@ -76,131 +70,57 @@ pub enum PreparedBody {
 ///
 /// # Errors
 ///
-/// If the client does not send all of a body that is read whole, which is known once that was
-/// awaited, or contradicts itself. Nothing of it is forwarded then.
-pub fn prepare_body(
+/// If the client does not send all of a body that is read whole, or contradicts itself. Nothing of
+/// it is forwarded then.
+pub async fn prepare_body(
     body: ClientBody,
     whole_bytes_max: usize,
     kept: &Rc<KeptFields>,
-) -> Result<PreparedBody, BodyError> {
+) -> Result<RequestBody, BodyError> {
     if body.is_malformed() {
         return Err(BodyError::Malformed);
     }
     if body.is_end_stream() {
-        return Ok(PreparedBody::Ready(RequestBody::Empty));
+        return Ok(RequestBody::Empty);
     }
-    let kept = kept.clone();
-    Ok(match body.size_hint().exact().map(usize::try_from) {
-        Some(Ok(length)) if length <= whole_bytes_max => {
-            PreparedBody::Awaited(Box::pin(read_whole(body, length, kept)))
-        }
+    let kept = Rc::clone(kept);
+    // Boxed: a request without a body would move the room for them.
+    match body.size_hint().exact().map(usize::try_from) {
+        Some(Ok(length)) if length <= whole_bytes_max => Box::pin(read_whole(body, kept)).await,
         // Whoever waits for leave to send it is not to get that before the worker has its head.
         None if !body.is_held_back() => {
-            PreparedBody::Awaited(Box::pin(read_what_has_come(body, whole_bytes_max, kept)))
+            Box::pin(read_what_has_come(body, whole_bytes_max, kept)).await
         }
-        Some(_) | None => PreparedBody::Ready(Streaming::of(None, body, kept)),
-    })
-}
-
-async fn read_whole(
-    mut body: ClientBody,
-    length: usize,
-    kept: Rc<KeptFields>,
-) -> Result<RequestBody, BodyError> {
-    let mut pieces = Pieces::default();
-    let mut trailers = None;
-    while let Some(frame) = body.frame().await {
-        match frame?.into_data() {
-            Ok(piece) => pieces.add(piece, length),
-            Err(frame) => trailers = frame.into_trailers().ok(),
-        }
+        Some(_) | None => Ok(Streaming::of(None, body, kept)),
     }
-    Ok(Whole::of(pieces, trailers, &kept, true))
 }
 
-/// In how many pieces at most a body may be here whose length nobody knows: they may be empty, and
-/// come without end.
-const PIECES_MAX: usize = 64;
+async fn read_whole(body: ClientBody, kept: Rc<KeptFields>) -> Result<RequestBody, BodyError> {
+    let whole = body.collect().await?;
+    let trailers = whole.trailers().cloned();
+    Ok(Whole::of(whole.to_bytes(), trailers, &kept, true))
+}
 
-/// Reads what is here of a body whose length nobody knows, and waits for nothing. If that is all of
-/// it, it is a whole one.
+/// Reads what is here of a body whose length nobody knows. If that is all of it, it is a whole one.
 async fn read_what_has_come(
     mut body: ClientBody,
     bytes_max: usize,
     kept: Rc<KeptFields>,
 ) -> Result<RequestBody, BodyError> {
-    let mut pieces = Pieces::default();
-    // The first piece is here with the head, if any is. Its connection gives another in its next
-    // turn.
-    let mut turns = 0;
-    for _ in 0..PIECES_MAX {
-        let Some(frame) = frame_within(turns, &mut body).await else { break };
-        match frame.transpose()?.map(Frame::into_data) {
-            Some(Ok(piece)) => pieces.add(piece, 0),
-            Some(Err(frame)) => {
-                return Ok(Whole::of(pieces, frame.into_trailers().ok(), &kept, false));
-            }
-            None => return Ok(Whole::of(pieces, None, &kept, false)),
-        }
-        if pieces.len() > bytes_max {
-            break;
-        }
-        turns = 1;
+    let Here { data, next, is_all } = Here::read(&mut body, bytes_max.saturating_add(1)).await;
+    if let Some(trailers) = next.transpose()? {
+        return Ok(Whole::of(data, trailers.into_trailers().ok(), &kept, false));
+    }
+    if is_all && data.len() <= bytes_max {
+        return Ok(Whole::of(data, None, &kept, false));
     }
     body.rest();
-    Ok(Streaming::of(pieces.into_bytes(), body, kept))
-}
-
-/// The next frame, or the end, if it is here when its connection has had so many more turns.
-async fn frame_within(
-    mut turns: usize,
-    body: &mut ClientBody,
-) -> Option<Option<Result<Frame<Bytes>, BodyError>>> {
-    poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
-        Poll::Ready(frame) => Poll::Ready(Some(frame)),
-        Poll::Pending if turns == 0 => Poll::Ready(None),
-        Poll::Pending => {
-            turns -= 1;
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
-    })
-    .await
-}
-
-/// Pieces put together. A single one, the usual case, is not copied.
-#[derive(Default)]
-struct Pieces {
-    first: Bytes,
-    joined: BytesMut,
-}
-
-impl Pieces {
-    fn add(&mut self, piece: Bytes, length: usize) {
-        if self.first.is_empty() {
-            self.first = piece;
-            return;
-        }
-        if self.joined.is_empty() {
-            self.joined.reserve(length);
-            self.joined.extend_from_slice(&self.first);
-        }
-        self.joined.extend_from_slice(&piece);
-    }
-
-    fn len(&self) -> usize {
-        self.first.len().max(self.joined.len())
-    }
-
-    fn into_bytes(self) -> Option<Bytes> {
-        let bytes = if self.joined.is_empty() { self.first } else { self.joined.freeze() };
-        Some(bytes).filter(|bytes| !bytes.is_empty())
-    }
+    Ok(Streaming::of(Some(data).filter(|data| !data.is_empty()), body, kept))
 }
 
 impl Whole {
     fn of(
-        pieces: Pieces,
+        data: Bytes,
         trailers: Option<HeaderMap>,
         kept: &KeptFields,
         was_announced: bool,
@@ -210,7 +130,7 @@ impl Whole {
             trailers
         });
         let trailers = trailers.filter(|trailers| !trailers.is_empty()).map(Box::new);
-        match pieces.into_bytes() {
+        match Some(data).filter(|data| !data.is_empty()) {
             None if trailers.is_none() => RequestBody::Empty,
             data => RequestBody::Whole(Whole { data, trailers, was_announced }),
         }
@@ -301,9 +221,9 @@ impl Body for RequestBody {
 impl Streaming {
     /// A body of which `ahead` was read before.
     fn of(ahead: Option<Bytes>, body: ClientBody, kept: Rc<KeptFields>) -> RequestBody {
-        let (upload, check, protocol) =
-            (Rc::new(Upload::new()), PieceCheck::default(), Protocol::Http1);
-        RequestBody::Streaming(Box::new(Streaming { ahead, body, upload, check, kept, protocol }))
+        let (upload, protocol) = (Rc::new(Upload::new()), Protocol::Http1);
+        let streaming = Streaming { ahead, body, upload, pause: None, kept, protocol };
+        RequestBody::Streaming(Box::new(streaming))
     }
 
     fn poll_frame(
@@ -311,14 +231,13 @@ impl Streaming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         self.upload.wake_body(cx);
-        match self.way(cx) {
-            Way::Open => {}
-            Way::Paused => {
-                self.upload.awaits_client(); // The worker is not to be blamed for what it does not get.
-                self.body.rest(); // Nor is the client.
-                return Poll::Pending;
-            }
-            Way::Cut => return Poll::Ready(Some(Err(RequestBodyError::Cut))),
+        if self.upload.broken().is_some() {
+            return Poll::Ready(Some(Err(RequestBodyError::Cut)));
+        }
+        if self.poll_pause(cx).is_pending() {
+            self.upload.awaits_client(); // The worker is not to be blamed for what it does not get.
+            self.body.rest(); // Nor is the client.
+            return Poll::Pending;
         }
         let polled = match self.ahead.take() {
             Some(ahead) => Poll::Ready(Some(Ok(Frame::data(ahead)))),
@@ -332,7 +251,7 @@ impl Streaming {
                 if let Some(trailers) = frame.trailers_mut() {
                     fields::retain_harmless_trailers(trailers, &self.kept);
                 }
-                self.upload.piece_went_out(frame.data_ref().map_or(0, Bytes::len));
+                self.upload.piece_went_out();
                 // hyper asks for nothing more after trailers, nor over HTTP/1.1 after the last byte
                 // that was announced.
                 let ends_by_length =
@@ -355,18 +274,17 @@ impl Streaming {
         }
     }
 
-    /// Whether the next piece may go out, asked right before it does: it may be the last.
-    fn way(&mut self, cx: &mut Context<'_>) -> Way {
-        if self.upload.broken().is_some() {
-            return Way::Cut;
+    /// Ready when the next piece may go out, asked right before it does: it may be the last.
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(watch) = self.upload.watch() else { return Poll::Ready(()) };
+        if self.pause.is_none() && matches!(watch.state(), TenureState::Good { .. }) {
+            return Poll::Ready(());
         }
-        let Some(watch) = self.upload.watch() else { return Way::Open };
-        let way = self.check.way(&watch, cx);
-        if way == Way::Cut {
-            watch.cut();
-            self.upload.break_off(Broken::Cut);
-        }
-        way
+        let pause =
+            self.pause.get_or_insert_with(|| Box::pin(async move { goes_on(&*watch).await }));
+        ready!(pause.as_mut().poll(cx));
+        self.pause = None;
+        Poll::Ready(())
     }
 }
 

@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
-use super::fields::{self, Found, KeptFields};
+use super::fields::{self, KeptFields};
 use super::request_body::RequestBody;
 use super::request_form::{CHUNKED, is_chunked};
 use super::target::Upstream;
@@ -55,37 +55,32 @@ pub fn outgoing_request(
     kept: &KeptFields,
 ) -> Result<Box<Request<RequestBody>>, InvalidHead> {
     let headers = &mut head.headers;
-    let found = fields::scan(headers, kept);
-    if found.content_length && headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() {
+    if headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() {
         return Err(InvalidHead::TwoLengths);
     }
     let may_switch = head.version == Version::HTTP_11 && upstream.may_speak(Protocol::Http1);
     // What has a body, if only an empty one in chunks, opens none.
-    let may_switch = may_switch && !found.transfer_encoding;
-    let opens_websocket =
-        found.upgrade && may_switch && opens_websocket(&head.method, headers, &body);
-    let takes_trailers = found.te && fields::has_token(headers, &header::TE, b"trailers");
-    fields::remove_hop_by_hop(headers, &found, kept);
+    let may_switch = may_switch && !headers.contains_key(header::TRANSFER_ENCODING);
+    let opens_websocket = may_switch && opens_websocket(&head.method, headers, &body);
+    let takes_trailers = fields::has_token(headers, &header::TE, b"trailers");
+    fields::remove_hop_by_hop(headers, kept);
     if opens_websocket {
         headers.insert(header::CONNECTION, UPGRADE);
         headers.insert(header::UPGRADE, WEBSOCKET);
     }
-    if found.te {
-        headers.remove(header::TE);
-    }
+    headers.remove(header::TE);
     if takes_trailers {
         headers.insert(header::TE, TRAILERS);
     }
     // We answer the expectation ourselves, by reading the body.
-    if found.expect && fields::has_token(headers, &header::EXPECT, b"100-continue") {
+    if fields::has_token(headers, &header::EXPECT, b"100-continue") {
         headers.remove(header::EXPECT);
     }
-    frame_anew(&head.method, headers, &found, &body);
-    if found.cookie && client.protocol() == Protocol::Http2 {
+    frame_anew(&head.method, headers, &body);
+    if client.protocol() == Protocol::Http2 {
         join_cookies(headers);
     }
-    let received = received_by(head.version, client.protocol());
-    fields::add_via(headers, &found, received);
+    headers.append(header::VIA, received_by(head.version, client.protocol()));
     let host = settle_host(headers, &head.uri, head.version, upstream)?;
     add_forwarded(headers, client, host);
     head.uri = without_authority(head.uri, head.version)?;
@@ -107,13 +102,9 @@ pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
 
 /// Leaves the framing to the body. hyper keeps a `Content-Length` that precedes `Transfer-Encoding`
 /// in its map, so what the client's framing said must not stay beside the new one.
-fn frame_anew(method: &Method, headers: &mut HeaderMap, found: &Found, body: &RequestBody) {
-    if found.content_length {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-    if found.transfer_encoding {
-        headers.remove(header::TRANSFER_ENCODING);
-    }
+fn frame_anew(method: &Method, headers: &mut HeaderMap, body: &RequestBody) {
+    headers.remove(header::CONTENT_LENGTH);
+    headers.remove(header::TRANSFER_ENCODING);
     let announces_empty = [Method::POST, Method::PUT, Method::PATCH].contains(method);
     if is_chunked(body) {
         headers.insert(header::TRANSFER_ENCODING, CHUNKED);

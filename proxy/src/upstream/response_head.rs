@@ -9,33 +9,29 @@ use crate::server::Protocol;
 /// Removes what concerns the worker's connection only and whatever is named `Fence-*`, and adds our
 /// hop to `Via`.
 pub(super) fn clean(headers: &mut HeaderMap, status: StatusCode, received: Protocol) {
-    let found = fields::scan(headers, &KeptFields::NONE);
     let upgrade = if status == StatusCode::SWITCHING_PROTOCOLS {
         headers.get(header::UPGRADE).cloned()
     } else {
         None
     };
-    fields::remove_hop_by_hop(headers, &found, &KeptFields::NONE);
+    fields::remove_hop_by_hop(headers, &KeptFields::NONE);
     if let Some(upgrade) = upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, upgrade);
     }
-    if found.te {
-        headers.remove(header::TE);
-    }
+    headers.remove(header::TE);
     // A length that stands beside `Transfer-Encoding` was not the body's. One that stands alone has
     // been checked by hyper, and is all that the answer to a HEAD says about the length.
-    if found.transfer_encoding {
-        headers.remove(header::TRANSFER_ENCODING);
+    if headers.remove(header::TRANSFER_ENCODING).is_some() {
         headers.remove(header::CONTENT_LENGTH);
-    } else if found.content_length {
+    } else {
         say_length_once(headers);
     }
     let hop = match received {
         Protocol::Http1 => HeaderValue::from_static("1.1 fencepost"),
         Protocol::Http2 => HeaderValue::from_static("2 fencepost"),
     };
-    fields::add_via(headers, &found, hop);
+    headers.append(header::VIA, hop);
 }
 
 /// Whether the worker may hold its response to end elsewhere than we do: what it sends behind our
@@ -80,10 +76,10 @@ pub(super) fn is_coded(headers: &HeaderMap) -> bool {
 /// where there is no body, say nothing.
 fn say_length_once(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    if let (Some(length), None) = (lengths.next(), lengths.next())
-        && is_number(length.as_bytes())
-    {
-        return;
+    match (lengths.next(), lengths.next()) {
+        (None, _) => return,
+        (Some(length), None) if is_number(length.as_bytes()) => return,
+        (Some(_), _) => {}
     }
     let lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let mut lengths = lengths

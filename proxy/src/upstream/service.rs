@@ -1,12 +1,10 @@
 //! Sending a request on a connection that is ready for it.
 
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 
 use http::{Method, Request};
 use http_body::Body;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::time::Instant;
 
 use super::at_worker::{AtWorker, Outcome, Sent};
@@ -64,31 +62,41 @@ impl ReadyConnection {
         let request = request.map(outgoing);
         let head = link.send(request);
         let (tell, outcome) = oneshot::channel();
-        let sent = Sent { head, copy, asks_to_upgrade: wants == Wants::Http1, is_head, has_body };
-        let at_worker = AtWorker::new(link, pool, permit, (handed_over, upload), timeouts, at);
-        tokio::task::spawn_local(at_worker.run(sent, tell));
+        let sent = Sent { head, copy, asks_to_upgrade: wants == Wants::Http1, is_head };
+        let given = (handed_over, upload, has_body);
+        let at_worker = AtWorker::new(link, pool, permit, tell, given, (timeouts, at));
+        tokio::task::spawn_local(at_worker.run(sent));
         AwaitedHead { outcome, socket, turns, written_before }
     }
 }
 
 impl<P: Permit> AwaitedHead<P> {
-    /// Whether something of the request has been written, or the worker holds that up. `cx` hears
-    /// when it has.
-    pub(crate) fn has_begun(&self, cx: &Context<'_>) -> bool {
-        self.turns.wake_after_next(cx);
-        let has_written = self.socket.bytes_written() != self.written_before;
-        has_written || self.socket.is_write_blocked() || self.turns.have_ended()
+    /// Waits for the head.
+    pub async fn head(self) -> Outcome<P> {
+        known(self.outcome.await)
+    }
+
+    /// Waits for the head. `place` is dropped once something of the request has been written, or
+    /// the worker holds that up.
+    pub async fn head_in_turn(self, place: impl Sized) -> Outcome<P> {
+        let AwaitedHead { mut outcome, socket, turns, written_before } = self;
+        let has_begun = turns.until(|| {
+            let has_written = socket.bytes_written() != written_before;
+            has_written || socket.is_write_blocked() || turns.have_ended()
+        });
+        tokio::select! {
+            biased;
+            outcome = &mut outcome => return known(outcome),
+            () = has_begun => drop(place),
+        }
+        known(outcome.await)
     }
 }
 
-impl<P: Permit> Future for AwaitedHead<P> {
-    type Output = Outcome<P>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<P>> {
-        // Its task is gone only if it has panicked.
-        let lost = SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None };
-        Poll::Ready(ready!(Pin::new(&mut self.outcome).poll(cx)).unwrap_or(Err(lost)))
-    }
+/// What the task of the request has said. It is gone without a word only if it has panicked.
+fn known<P: Permit>(outcome: Result<Outcome<P>, RecvError>) -> Outcome<P> {
+    let lost = SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None };
+    outcome.unwrap_or(Err(lost))
 }
 
 /// The request once more, where hyper would not give it back although the worker has refused it.

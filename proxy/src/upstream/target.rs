@@ -1,10 +1,9 @@
 //! Where requests go, and what may be spent on it.
 
-use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_config::UpstreamAddress;
 use fencepost_tls::ClientTls;
 use http::header::UPGRADE;
 use http::{HeaderValue, Request};
@@ -18,7 +17,7 @@ use crate::server::Protocol;
 /// A worker, or several behind one address.
 #[derive(Debug, Clone)]
 pub struct Upstream {
-    /// Where it listens.
+    /// Where it listens. A host is looked up when a connection is opened and none was a second ago.
     pub address: UpstreamAddress,
     /// What it speaks.
     pub speaks: Speaks,
@@ -60,37 +59,11 @@ pub struct UpstreamTls {
     pub server_name: ServerName<'static>,
 }
 
-/// Where a worker listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UpstreamAddress {
-    /// A host, looked up when a connection is opened and none was a second ago, and a port.
-    Tcp {
-        /// A name or an IP address.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// A unix socket at that path.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for UpstreamAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            UpstreamAddress::Tcp { host, port } if host.contains(':') => {
-                write!(f, "[{host}]:{port}")
-            }
-            UpstreamAddress::Tcp { host, port } => write!(f, "{host}:{port}"),
-            UpstreamAddress::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
 impl Upstream {
     /// An upstream with the usual limits.
     pub fn new(address: UpstreamAddress, speaks: Speaks) -> Upstream {
         let authority = match &address {
-            UpstreamAddress::Tcp { .. } => HeaderValue::try_from(address.to_string()).ok(),
+            UpstreamAddress::Tcp(_) => HeaderValue::try_from(address.to_string()).ok(),
             UpstreamAddress::Unix(_) => None,
         };
         Upstream {

@@ -1,51 +1,22 @@
-//! Looking after the tenure that a request was admitted under.
+//! Follows the tenure that a request was admitted under.
+//! It does not cut anything.
 
-use std::pin::Pin;
+use std::future::pending;
 use std::rc::Rc;
-use std::task::Context;
 
 use tokio::time::{Instant, timeout_at};
 
 use super::permit::{TenureState, TenureWatch};
 
-/// Whether the next piece of what a client sends bit by bit may go to the worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// It may.
-    Open,
-    /// Not yet: nobody knows whether the tenure goes on.
-    Paused,
-    /// Never: it has ended.
-    Cut,
-}
-
-/// Looks at the tenure before each piece of a streamed body or of a tunnel.
-#[derive(Default)]
-pub(super) struct PieceCheck {
-    /// Ready when it is time to look again, while it pauses.
-    next_look: Option<Pin<Box<dyn Future<Output = ()>>>>,
-}
-
-impl PieceCheck {
-    /// Whether the next piece may go out now. `cx` hears when a pause may be over.
-    pub(super) fn way(&mut self, watch: &Rc<dyn TenureWatch>, cx: &mut Context<'_>) -> Way {
-        loop {
-            // Before the tenure is looked at, so that no change is missed.
-            self.next_look.take_if(|look| look.as_mut().poll(cx).is_ready());
-            match watch.state() {
-                TenureState::Ended => return Way::Cut,
-                TenureState::Good { .. } => {
-                    self.next_look = None;
-                    return Way::Open;
-                }
-                TenureState::Stale if self.next_look.is_some() => return Way::Paused,
-                TenureState::Stale => {}
-            }
-            let watch = Rc::clone(watch);
-            self.next_look = Some(Box::pin(async move {
-                let changed = watch.changed();
-                let _ = timeout_at(watch.fetch_news(), changed).await;
-            }));
+/// Waits until the next piece of what a client sends bit by bit may go to the worker: not while
+/// nobody knows whether the tenure goes on, and never once it has ended.
+pub(super) async fn goes_on(watch: &dyn TenureWatch) {
+    loop {
+        let changed = watch.changed(); // Before the look, so that no change is missed.
+        match watch.state() {
+            TenureState::Good { .. } => return,
+            TenureState::Stale => _ = timeout_at(watch.fetch_news(), changed).await,
+            TenureState::Ended => pending().await, // Whoever waits for the end cuts the request.
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -14,10 +13,8 @@ use crate::server::BodyFault;
 /// belongs to.
 pub(super) struct Upload {
     stage: Cell<Stage>,
-    /// Since when the client is the one to go on. `None` while it is not.
-    awaited_since: Cell<Option<Instant>>,
-    /// How far the client was behind before that.
-    behind: Cell<Duration>,
+    /// Whether the client is the one to go on.
+    awaits_client: Cell<bool>,
     /// When the last piece went out.
     last_piece: Cell<Instant>,
     watch: RefCell<Option<Rc<dyn TenureWatch>>>,
@@ -47,8 +44,7 @@ impl Upload {
     pub(super) fn new() -> Upload {
         Upload {
             stage: Cell::new(Stage::Running),
-            awaited_since: Cell::new(None),
-            behind: Cell::new(Duration::ZERO),
+            awaits_client: Cell::new(false),
             last_piece: Cell::new(Instant::now()),
             watch: RefCell::default(),
             body: RefCell::default(),
@@ -125,80 +121,24 @@ impl Upload {
         }
     }
 
-    /// A piece of so many bytes has been handed to hyper.
-    pub(super) fn piece_went_out(&self, bytes: usize) {
-        let now = Instant::now();
-        let awaited = self.awaited_since.take().map_or(Duration::ZERO, |since| now - since);
-        self.behind.set((self.behind.get() + awaited).saturating_sub(time_of(bytes)));
-        self.last_piece.set(now);
+    /// A piece has been handed to hyper.
+    pub(super) fn piece_went_out(&self) {
+        self.awaits_client.set(false);
+        self.last_piece.set(Instant::now());
     }
 
     /// The client is the one to go on, or the worker at least is not to be blamed.
     pub(super) fn awaits_client(&self) {
-        if self.awaited_since.get().is_none() {
-            self.awaited_since.set(Some(Instant::now()));
-        }
-    }
-
-    /// Since when the client has let it wait, if it is the one to go on, less what its bytes make
-    /// up for.
-    pub(super) fn stalled_since(&self) -> Option<Instant> {
-        let since = self.awaited_since.get().filter(|_| self.is_running())?;
-        Some(since.checked_sub(self.behind.get()).unwrap_or(since))
+        self.awaits_client.set(true);
     }
 
     /// Since when at the earliest the worker may be held to be silent: not before it has what the
     /// client sent.
     pub(super) fn worker_has_its_turn_since(&self) -> Instant {
-        if self.is_running() && self.awaited_since.get().is_some() {
+        if self.is_running() && self.awaits_client.get() {
             Instant::now()
         } else {
             self.last_piece.get()
         }
-    }
-}
-
-/// How long so many bytes make up for. A byte now and then makes up for next to nothing. Otherwise
-/// a few thousand clients that send no more would hold as many connections that other requests
-/// need.
-fn time_of(bytes: usize) -> Duration {
-    const BYTES_A_SECOND: u32 = 16 * 1024;
-    Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_A_SECOND
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::time::advance;
-
-    use super::*;
-
-    /// A client that sent a byte each second was never late.
-    #[tokio::test(start_paused = true)]
-    async fn bytes_make_up_for_the_time_that_they_take() {
-        let upload = Upload::new();
-        let stalled_for = || upload.stalled_since().map(|since| since.elapsed().as_secs());
-        for seconds in 1..=5 {
-            assert_eq!(stalled_for(), None, "its worker is the one to go on");
-            upload.awaits_client();
-            advance(Duration::from_millis(1_001)).await;
-            upload.awaits_client(); // Looked at once more.
-            assert_eq!(stalled_for(), Some(seconds));
-            upload.piece_went_out(1);
-            advance(Duration::from_secs(10)).await;
-        }
-        upload.piece_went_out(3 * 16 * 1024);
-        upload.awaits_client();
-        assert_eq!(stalled_for(), Some(2));
-        upload.piece_went_out(1_000_000);
-        advance(Duration::from_secs(1)).await;
-        upload.awaits_client();
-        advance(Duration::from_secs(1)).await;
-        assert_eq!(
-            stalled_for(),
-            Some(1),
-            "what came earlier makes up for nothing that comes later"
-        );
-        upload.went_out();
-        assert_eq!(stalled_for(), None);
     }
 }

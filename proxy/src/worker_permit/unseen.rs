@@ -6,6 +6,7 @@ use std::future::pending;
 use std::rc::{Rc, Weak};
 
 use fencepost_fence::permit::Orphan;
+use scopeguard::guard;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
@@ -135,7 +136,13 @@ async fn outlive(
     context: Rc<RequestContext>,
     connection: Option<Weak<Socket>>,
 ) {
-    let _untimely = Untimely { lost: Rc::clone(&lost), context: Rc::clone(&context) };
+    // If this task ends with its thread before that, nobody may have the gate any more that counts
+    // the request.
+    let _untimely = guard((), |()| {
+        if lost.counts() {
+            context.share.generation.process.leave_unseen();
+        }
+    });
     let is_due = tokio::select! {
         biased;
         () = lost.cleared() => false,
@@ -146,20 +153,5 @@ async fn outlive(
     }
     if is_due && lost.end() && matches!(&*lost, Lost::Orphan { .. }) {
         context.metrics().orphans_expired.inc();
-    }
-}
-
-/// Lives with the task that ends a request's time. If the task ends with its thread before, this
-/// tells the process, because nobody may have the gate any more that counts the request.
-struct Untimely {
-    lost: Rc<Lost>,
-    context: Rc<RequestContext>,
-}
-
-impl Drop for Untimely {
-    fn drop(&mut self) {
-        if self.lost.counts() {
-            self.context.share.generation.process.leave_unseen();
-        }
     }
 }

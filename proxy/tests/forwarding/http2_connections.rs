@@ -10,9 +10,10 @@ use std::time::Duration;
 use fencepost::server::Protocol;
 use fencepost::upstream::{
     Admitted, ConnectionQuota, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks,
-    Timeouts, Upstream, UpstreamAddress, UpstreamError, Wants,
+    Timeouts, Upstream, UpstreamError, Wants,
 };
 use fencepost::wire::Background;
+use fencepost_config::{HostPort, UpstreamAddress};
 use futures_util::future::join_all;
 use http::Request;
 use tokio::sync::oneshot;
@@ -461,8 +462,10 @@ fn an_upload_that_the_worker_has_no_room_for_any_more_never_becomes_whole_once_i
 
 fn pool(worker: SocketAddr) -> Pool {
     let (host, port) = (worker.ip().to_string(), worker.port());
-    let upstream =
-        Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Cleartext(Protocol::Http2));
+    let upstream = Upstream::new(
+        UpstreamAddress::Tcp(HostPort { host, port }),
+        Speaks::Cleartext(Protocol::Http2),
+    );
     Pool::new(upstream, Background::default())
 }
 
@@ -549,7 +552,7 @@ async fn a_request_that_the_worker_has_no_room_for_any_more_never_goes_out_once_
                 timeouts,
                 Instant::now(),
             );
-            spawn_local(async { drop(sent.await) });
+            spawn_local(async { drop(sent.head().await) });
             ended
         };
         let at_the_worker = send(first, PATIENCE);

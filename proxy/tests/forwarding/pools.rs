@@ -5,7 +5,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fencepost::server::Protocol;
-use fencepost::upstream::{Ending, Speaks, Upstream, UpstreamAddress};
+use fencepost::upstream::{Ending, Speaks, Upstream};
+use fencepost_config::{HostPort, UpstreamAddress};
 use http::{Request, StatusCode};
 
 use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker};
@@ -396,10 +397,10 @@ fn a_connection_that_cannot_be_used_again_leaves_no_port_behind_once_the_worker_
 #[tokio::test(flavor = "multi_thread")]
 async fn four_thousand_requests_that_come_at_once_are_answered_over_four_connections() {
     let worker = Worker::by_hand();
-    let address = UpstreamAddress::Tcp {
+    let address = UpstreamAddress::Tcp(HostPort {
         host: worker.address().ip().to_string(),
         port: worker.address().port(),
-    };
+    });
     let usual = Upstream::new(address.clone(), Speaks::Cleartext(Protocol::Http1));
     let (waiting_max, ready_timeout) = (usual.waiting_max, 10 * PATIENCE);
     let settings =

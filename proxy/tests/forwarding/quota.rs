@@ -5,10 +5,9 @@ use std::num::NonZeroUsize;
 use std::pin::pin;
 
 use fencepost::server::Protocol;
-use fencepost::upstream::{
-    ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, UpstreamError, Wants,
-};
+use fencepost::upstream::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamError, Wants};
 use fencepost::wire::Background;
+use fencepost_config::{HostPort, UpstreamAddress};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::net::TcpListener;
@@ -41,7 +40,8 @@ async fn worker(protocol: Protocol) -> SocketAddr {
 /// has one request at a time on it.
 async fn pool(protocol: Protocol, quota: &ConnectionQuota) -> Pool {
     let worker = worker(protocol).await;
-    let address = UpstreamAddress::Tcp { host: worker.ip().to_string(), port: worker.port() };
+    let address =
+        UpstreamAddress::Tcp(HostPort { host: worker.ip().to_string(), port: worker.port() });
     let upstream = Upstream::new(address, Speaks::Cleartext(protocol));
     let upstream =
         Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, streams_max: 1, ..upstream };

@@ -1,4 +1,4 @@
-//! Clients that ask for much and read nothing, or send next to nothing, beside others.
+//! Clients that ask for much and read nothing, beside others.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -101,39 +101,6 @@ fn a_client_that_does_not_read_keeps_its_answer_while_nobody_waits() {
         assert_eq!(honest.get("/small").1, b"small");
     }
     slow.skip(LARGE);
-}
-
-/// Such as a holder's own does not: its part would be at the worker, and the rest be missing.
-#[test]
-fn of_uploads_only_one_that_gives_way_is_cut_for_who_waits_for_a_connection() {
-    for gives_way in [true, false] {
-        let worker = Worker::by_hand();
-        let ready_timeout = if gives_way { PATIENCE } else { Duration::from_millis(2_500) };
-        let settings =
-            Settings { connections_max: 1, ready_timeout, gives_way, ..Settings::default() };
-        let proxy = Proxy::with(worker.address(), settings);
-        let (mut slow, mut honest) = (proxy.client(), proxy.client());
-        slow.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
-        let mut peer = worker.next();
-        peer.head();
-        assert_eq!((peer.line(), peer.line()), ("1".to_owned(), "x".to_owned()));
-        honest.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
-        if gives_way {
-            assert_eq!(peer.until_end(), b"");
-            drop(peer);
-            let mut next = worker.next();
-            next.next_request();
-            next.respond("small");
-            assert_eq!(honest.answer().1, b"small");
-            assert!(slow.answer().0.starts_with("HTTP/1.1 400 "));
-        } else {
-            assert!(honest.answer().0.starts_with("HTTP/1.1 503 "));
-            slow.send("0\r\n\r\n");
-            assert_eq!(peer.chunks().0, b"");
-            peer.respond("whole");
-            assert_eq!(slow.answer().1, b"whole");
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

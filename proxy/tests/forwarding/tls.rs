@@ -7,10 +7,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fencepost::upstream::{
-    ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants,
-};
+use fencepost::upstream::{ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamTls, Wants};
 use fencepost::wire::Background;
+use fencepost_config::{HostPort, UpstreamAddress};
 use fencepost_tests::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
 use fencepost_tls::{Followed, Look};
 use http::Version;
@@ -130,8 +129,10 @@ async fn a_websocket_gets_what_another_pool_does_not_use_though_the_worker_has_s
     let quota = ConnectionQuota::of(2, NonZeroUsize::MIN);
     let pool = || {
         let (host, port) = (address_of(&worker).ip().to_string(), address_of(&worker).port());
-        let upstream =
-            Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Tls(certificates.client()));
+        let upstream = Upstream::new(
+            UpstreamAddress::Tcp(HostPort { host, port }),
+            Speaks::Tls(certificates.client()),
+        );
         let upstream = Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, ..upstream };
         Pool::new(upstream, Background::default())
     };

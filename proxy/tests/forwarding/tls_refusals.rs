@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use fencepost::upstream::{
-    Ending, Speaks, UPSTREAM_PROTOCOLS, Upstream, UpstreamAddress, UpstreamTls, connects,
-};
+use fencepost::upstream::{Ending, Speaks, UPSTREAM_PROTOCOLS, Upstream, UpstreamTls, connects};
+use fencepost_config::{HostPort, UpstreamAddress};
 use fencepost_tests::{Authority, Subject, WorkerTls};
 use fencepost_tls::{ClientFiles, ClientTls};
 use rustls::ServerConfig;
@@ -21,7 +20,8 @@ const BOTH: &[&str] = &["h2", "http/1.1"];
 
 /// How it is said what is wrong with TLS to a worker.
 async fn complaint(worker: SocketAddr, tls: UpstreamTls) -> String {
-    let address = UpstreamAddress::Tcp { host: worker.ip().to_string(), port: worker.port() };
+    let address =
+        UpstreamAddress::Tcp(HostPort { host: worker.ip().to_string(), port: worker.port() });
     let error = connects(&Upstream::new(address, Speaks::Tls(tls)), PATIENCE).await.unwrap_err();
     let mut said = error.to_string();
     let mut cause = error.source();
@@ -100,8 +100,10 @@ async fn a_worker_that_is_not_who_it_should_be_gets_nothing_and_it_is_said_why()
     )
     .await;
     for name in ["127.0.0.1", "localhost"] {
-        let upstream =
-            UpstreamAddress::Tcp { host: "127.0.0.1".to_owned(), port: worker.address().port() };
+        let upstream = UpstreamAddress::Tcp(HostPort {
+            host: "127.0.0.1".to_owned(),
+            port: worker.address().port(),
+        });
         assert!(
             connects(&Upstream::new(upstream, Speaks::Tls(believes(name))), PATIENCE).await.is_ok(),
             "{name}"

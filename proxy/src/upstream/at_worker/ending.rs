@@ -5,12 +5,15 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use http::Response;
+use scopeguard::ScopeGuard;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{AtWorker, Event};
+use super::AtWorker;
 use crate::server::Protocol;
 use crate::upstream::link::Link;
 use crate::upstream::permit::{Ending, Permit};
+use crate::upstream::response_body::ResponseBody;
 use crate::upstream::upload::Broken;
 
 /// How long a request that was given up may take to leave a connection whose worker takes what is
@@ -18,16 +21,18 @@ use crate::upstream::upload::Broken;
 const LEAVE_MAX: Duration = Duration::from_millis(100);
 
 impl<P: Permit> AtWorker<P> {
-    /// The response has ended whole: `tell` says so to the client. The request leaves the gate now
-    /// if it is written. A worker may answer before it has read the whole request, and read on.
-    pub(super) async fn complete(mut self: Box<Self>, has_body: bool, tell: impl FnOnce()) {
+    /// The response has ended whole, with that answer if its client waits for one. The request
+    /// leaves the gate now if it is written. A worker may answer before it has read the whole
+    /// request, and read on.
+    pub(super) async fn complete(mut self: Box<Self>, answer: Option<Response<ResponseBody>>) {
         let is_over = |this: &Self| this.handed_over.is_settled() && !this.is_upload();
         // Over HTTP/2, the worker has read a head that it has answered.
-        if self.handed_over.is_written() || !has_body {
-            return self.settle(has_body, tell).await;
+        if self.handed_over.is_written() || !self.has_body {
+            return self.settle(answer).await;
         }
-        tell();
-        self.without_client.get_or_insert_with(|| self.pool.background().guard());
+        self.client.take().finish(answer);
+        self.note_client_has_left();
+        self.is_endless = false; // Nothing of it is left to be cut.
         self.watch_tenure();
         if matches!(self.link, Link::Http2(_)) {
             let handed_over = Rc::clone(&self.handed_over);
@@ -43,16 +48,12 @@ impl<P: Permit> AtWorker<P> {
                     return Poll::Ready(None);
                 }
                 self.handed_over.turns().wake_after_next(cx);
-                self.poll_event(cx, true, true).map(Some)
+                self.poll_event(cx, true).map(Some)
             });
-            let ending = match event.await {
-                None => break,
-                Some(Event::TenureEnded) if self.is_upload() => self.cut(),
-                Some(Event::TenureEnded | Event::ClientLeft | Event::ClientStalls) => continue,
-                Some(Event::UploadBroken(_)) => Ending::BodyCut,
-                Some(Event::TimeUp) => self.gave_up(),
-            };
-            return self.end(ending).await;
+            let Some(event) = event.await else { break };
+            if let Some((_, ending)) = self.react(event) {
+                return self.end(ending).await;
+            }
         }
         // Over HTTP/2, a worker that has answered may reset the rest of its request: it is done
         // with it.
@@ -60,15 +61,15 @@ impl<P: Permit> AtWorker<P> {
         let is_reset =
             matches!(self.link, Link::Http2(_)) && !self.handed_over.is_lost() && !is_broken;
         if self.handed_over.is_written() || is_reset {
-            return self.settle(has_body, || ()).await;
+            return self.settle(None).await;
         }
         self.end(Ending::BodyCut).await;
     }
 
     /// Request and response have come to their ends: the permit is told before the client is. The
     /// connection goes back to its pool.
-    async fn settle(self: Box<Self>, has_body: bool, tell: impl FnOnce()) {
-        let AtWorker { link, pool, permit, .. } = *self;
+    async fn settle(self: Box<Self>, answer: Option<Response<ResponseBody>>) {
+        let AtWorker { link, pool, permit, client, has_body, .. } = *self;
         let connection = match link {
             Link::Http1(connection) => connection.end_exchange(has_body),
             Link::Http2(stream) => {
@@ -83,8 +84,8 @@ impl<P: Permit> AtWorker<P> {
             }
             later => later,
         };
-        permit.finished(Ending::Complete, Instant::now());
-        tell();
+        ScopeGuard::into_inner(permit).finished(Ending::Complete, Instant::now());
+        client.finish(answer);
         // hyper may not have seen yet that this was the end.
         if let Some(connection) = later
             && let Some(connection) = connection.until_ready().await
@@ -95,7 +96,10 @@ impl<P: Permit> AtWorker<P> {
 
     /// The request is given up. Its permit is told when nothing more of it can be written.
     pub(super) async fn end(mut self: Box<Self>, how: Ending) {
-        self.break_off();
+        self.note_client_has_left();
+        if let Some(upload) = &self.upload {
+            upload.break_off(Broken::Cut);
+        }
         let undelivered_max = self.pool.upstream().unacknowledged_max;
         if matches!(self.link, Link::Http2(_)) && !self.handed_over.is_settled() {
             let handed_over = Rc::clone(&self.handed_over);
@@ -125,7 +129,7 @@ impl<P: Permit> AtWorker<P> {
             }
         };
         drop(link);
-        permit.finished(how, last_bytes);
+        ScopeGuard::into_inner(permit).finished(how, last_bytes);
     }
 
     /// Over HTTP/2: no more requests go by this connection as long as this one has not left it, and
@@ -133,12 +137,6 @@ impl<P: Permit> AtWorker<P> {
     fn leave_connection(&mut self) {
         if let Link::Http2(stream) = &mut self.link {
             stream.leaves();
-        }
-    }
-
-    fn break_off(&self) {
-        if let Some(upload) = &self.upload {
-            upload.break_off(Broken::Cut);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,10 +13,11 @@ use http::{Request, Response, StatusCode, Version};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
+use scopeguard::ScopeGuard;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{AtWorker, Event, Outcome, Sent};
+use super::{AtWorker, Client, Event, Sent};
 use crate::upstream::error::{Forwarded, ResponseBodyError, SendError};
 use crate::upstream::fields::{self, KeptFields};
 use crate::upstream::handed_over::Outgoing;
@@ -24,15 +25,16 @@ use crate::upstream::here::Here;
 use crate::upstream::http2::was_refused;
 use crate::upstream::link::Link;
 use crate::upstream::permit::{Admitted, Ending, Permit};
-use crate::upstream::relay::Relay;
+use crate::upstream::relay::{Reading, Relay};
 use crate::upstream::request_body::RequestBody;
-use crate::upstream::response_body::{Reading, ResponseBody};
+use crate::upstream::response_body::ResponseBody;
 use crate::upstream::response_head;
 use crate::upstream::upload::Broken;
-use crate::upstream::websocket::WorkerEnd;
 
 /// How far a client may be behind a response whose tenure has ended.
 const BEHIND_BYTES_MAX: usize = 256 * 1024;
+/// How much of a response of unknown length is read before its head is passed on, if it is here.
+const HERE_BYTES_MAX: usize = 8 * 1024;
 /// How long such a response waits for a client that is as far behind as it may be, in all: long
 /// enough for the client of a fast worker to be given its turn by the system, too short for a
 /// tenure to be held up.
@@ -40,64 +42,33 @@ const CATCH_UP_MAX: Duration = Duration::from_millis(100);
 
 impl<P: Permit> AtWorker<P> {
     /// Waits for the head of the response, tells the client, and goes on from there.
-    pub(in crate::upstream) async fn run(
-        mut self: Box<Self>,
-        sent: Sent,
-        tell: oneshot::Sender<Outcome<P>>,
-    ) {
-        let Sent { mut head, copy, asks_to_upgrade, is_head, has_body } = sent;
-        let mut tell = Some(tell);
-        let response = loop {
+    pub(in crate::upstream) async fn run(mut self: Box<Self>, sent: Sent) {
+        let Sent { mut head, copy, asks_to_upgrade, is_head } = sent;
+        loop {
             let next = poll_fn(|cx| {
                 if let Poll::Ready(head) = head.as_mut().poll(cx) {
                     return Poll::Ready(Ok(head));
                 }
-                let has_left = tell.as_mut().is_some_and(|tell| tell.poll_closed(cx).is_ready());
-                self.poll_event(cx, has_left, true).map(Err)
+                self.poll_event(cx, true).map(Err)
             });
-            let (told, ending) = match next.await {
-                Ok(Ok(response)) => break response,
-                Ok(Err(error)) => return self.failed(error, copy, tell).await,
-                Err(Event::ClientLeft | Event::ClientStalls) => {
-                    tell = None;
-                    continue;
-                }
-                Err(Event::TenureEnded) if self.is_endless || self.is_upload() => {
-                    (no_answer(None), self.cut())
-                }
-                Err(Event::TenureEnded) => continue,
-                Err(Event::UploadBroken(Broken::ByClient(fault))) => {
-                    (SendError::Body(fault), Ending::BodyCut)
-                }
-                Err(Event::UploadBroken(Broken::Cut)) => (no_answer(None), Ending::BodyCut),
-                Err(Event::TimeUp) if self.is_given_up() => (SendError::Timeout, self.gave_up()),
-                Err(Event::TimeUp) => {
-                    self.overdue();
-                    self.tell(&mut tell, Err(SendError::Timeout));
-                    continue;
-                }
+            let event = match next.await {
+                Ok(Ok(response)) => return self.respond(response, asks_to_upgrade, is_head).await,
+                Ok(Err(error)) => return self.failed(error, copy).await,
+                Err(event) => event,
             };
-            drop(head); // Over HTTP/2, this resets the stream.
-            self.tell(&mut tell, Err(told));
-            return self.end(ending).await;
-        };
-        self.respond(response, (asks_to_upgrade, is_head, has_body), tell).await;
-    }
-
-    /// Tells the client, which is not waited for from then on.
-    fn tell(&mut self, tell: &mut Option<oneshot::Sender<Outcome<P>>>, outcome: Outcome<P>) {
-        if let Some(tell) = tell.take() {
-            let _ = tell.send(outcome);
+            if let Some((why, ending)) = self.react(event) {
+                drop(head); // Over HTTP/2, this resets the stream.
+                self.client.end(why);
+                return self.end(ending).await;
+            }
         }
-        self.without_client.get_or_insert_with(|| self.pool.background().guard());
     }
 
     /// There is no head.
     async fn failed(
-        self: Box<Self>,
+        mut self: Box<Self>,
         mut error: TrySendError<Request<Outgoing>>,
         copy: Option<Box<Request<RequestBody>>>,
-        mut tell: Option<oneshot::Sender<Outcome<P>>>,
     ) {
         let returned =
             error.take_message().map(|request| Box::new(request.map(Outgoing::into_body)));
@@ -106,33 +77,36 @@ impl<P: Permit> AtWorker<P> {
         let broken = self.upload.as_ref().and_then(|upload| upload.broken());
         let refused = was_refused(&error);
         let copy = if refused { copy } else { None };
-        let (told, ending) = match (returned.or(copy), broken) {
+        let (why, ending) = match (returned.or(copy), broken) {
             (Some(request), None) => {
-                let unsent = Admitted::new(request, self.permit.into_inner());
+                let AtWorker { permit, client, .. } = *self;
+                let unsent = Admitted::new(request, ScopeGuard::into_inner(permit));
                 // Where nobody is left to send it again, the permit is given back with it.
-                let _ = tell.take().map(|tell| tell.send(Err(SendError::Unsent(Box::new(unsent)))));
-                return;
+                return client.fail(SendError::Unsent(Box::new(unsent)));
             }
-            // Nothing was sent, and nothing is left to be sent whole.
-            (Some(_), Some(_)) => (declined(error), Ending::Complete),
-            (None, Some(Broken::ByClient(fault))) => (SendError::Body(fault), Ending::BodyCut),
-            (None, Some(Broken::Cut)) => (no_answer(None), Ending::BodyCut),
-            // The worker has not looked at it and never will, but a streamed body can't be sent
-            // again.
-            (None, None) if refused => (declined(error), Ending::Complete),
-            (None, None) => (no_answer(Some(error)), self.loss()),
+            (None, Some(Broken::ByClient(fault))) => {
+                (ResponseBodyError::Unfinished(fault).into(), Ending::BodyCut)
+            }
+            (None, Some(Broken::Cut)) => (ResponseBodyError::Sealed.into(), Ending::BodyCut),
+            (None, None) if !refused => (ResponseBodyError::Lost(Some(error)).into(), self.loss()),
+            // Nothing was sent, and nothing is left to be sent whole. Or the worker has not looked
+            // at it and never will, but a streamed body can't be sent again.
+            (Some(_), Some(_)) | (None, None) => {
+                let declined =
+                    SendError::NoAnswer { forwarded: Forwarded::No, source: Some(error) };
+                (declined, Ending::Complete)
+            }
         };
-        let mut this = self;
-        this.tell(&mut tell, Err(told));
-        this.end(ending).await;
+        self.client.take().fail(why);
+        self.end(ending).await;
     }
 
     /// The head of the response has come.
     async fn respond(
         mut self: Box<Self>,
         response: Response<Incoming>,
-        (asks_to_upgrade, is_head, has_body): (bool, bool, bool),
-        mut tell: Option<oneshot::Sender<Outcome<P>>>,
+        asks_to_upgrade: bool,
+        is_head: bool,
     ) {
         let (mut head, mut incoming) = response.into_parts();
         let is_clear = self.answered(&head, is_head);
@@ -142,57 +116,54 @@ impl<P: Permit> AtWorker<P> {
         response_head::clean(&mut head.headers, head.status, self.link.protocol());
         head.version = response_head::ANSWER_VERSION;
         if is_switch {
-            let Some(tell) = tell.take_if(|_| asks_to_upgrade) else {
-                self.tell(&mut tell, Err(no_answer(None)));
+            if !asks_to_upgrade {
+                self.client.end(ResponseBodyError::Lost(None));
                 return self.end(Ending::Reset).await;
-            };
+            }
             // Where the client has left, this ends with its answer.
-            let _ = tell.send(Ok(Response::from_parts(
-                head,
-                ResponseBody::Switched(Some(Box::new(WorkerEnd::new(self)))),
-            )));
-            return;
+            let (to_worker, client) = oneshot::channel();
+            let switched = ResponseBody::Switched(Some(to_worker));
+            self.client.take().finish(Some(Response::from_parts(head, switched)));
+            return self.tunnel(client).await;
         }
-        let is_endless = self.is_endless || is_event_stream(&head.headers);
+        self.is_endless |= is_event_stream(&head.headers);
         if incoming.is_end_stream() {
             drop(incoming); // With the last handle of a stream, its connection has another turn.
             let answer = Response::from_parts(head, ResponseBody::Empty);
-            return self.complete(has_body, || _ = tell.map(|tell| tell.send(Ok(answer)))).await;
+            return self.complete(Some(answer)).await;
         }
-        let mut here = if is_coded {
-            Here::default()
-        } else {
-            Here::read(&mut incoming, self.link.protocol(), is_endless).await
+        let mut here = match incoming.size_hint().exact() {
+            _ if is_coded || self.is_endless => Here::nothing(),
+            // A single piece: those behind it can be passed on as they come.
+            Some(1..) => Here::read(&mut incoming, 1).await,
+            None if self.is_alone() => Here::read(&mut incoming, HERE_BYTES_MAX).await,
+            // Over HTTP/2, what comes first may be trailers.
+            Some(0) | None => Here::nothing(),
         };
         if here.is_all {
             drop(incoming);
             self.heard();
             let answer = Response::from_parts(head, ResponseBody::Whole(here.data));
-            return self.complete(has_body, || _ = tell.map(|tell| tell.send(Ok(answer)))).await;
+            return self.complete(Some(answer)).await;
         }
         if let Some(Err(error)) = here.next.take_if(|next| next.is_err() && here.data.is_empty()) {
             let ending = self.loss();
-            self.tell(&mut tell, Err(no_answer(Some(error))));
+            self.client.end(ResponseBodyError::Lost(Some(error)));
             return self.end(ending).await;
         }
-        let relay = Rc::<Relay>::default();
-        let left = incoming.size_hint().exact().map(|left| left + here.data.len() as u64);
-        if !here.data.is_empty() {
-            relay.add(Frame::data(here.data));
-        }
-        let answer = Response::from_parts(
-            head,
-            ResponseBody::Upstream(Reading::new(Rc::clone(&relay), left)),
-        );
-        // With an answer that is not passed on, the client has left.
-        match tell.take_if(|_| !is_coded) {
-            Some(tell) => _ = tell.send(Ok(answer)),
-            None => {
-                drop(answer);
-                self.tell(&mut tell, Err(SendError::Coded));
+        if is_coded {
+            self.client.take().fail(SendError::Coded);
+        } else {
+            let left = incoming.size_hint().exact().map(|left| left + here.data.len() as u64);
+            let relay = Relay::new(left);
+            if !here.data.is_empty() {
+                relay.add(Frame::data(here.data));
             }
+            let reading = ResponseBody::Upstream(Reading(Rc::clone(&relay)));
+            self.client.take().finish(Some(Response::from_parts(head, reading)));
+            self.client = Client::Reads(relay);
         }
-        self.read_on((incoming, here.next), &relay, is_endless, has_body).await;
+        self.read_on(incoming, here.next).await;
     }
 
     /// The worker has sent the head of its response. False if that may be read in two ways.
@@ -214,28 +185,29 @@ impl<P: Permit> AtWorker<P> {
     /// ended or the client has left.
     async fn read_on(
         mut self: Box<Self>,
-        (mut incoming, mut next): (Incoming, Option<Result<Frame<Bytes>, hyper::Error>>),
-        relay: &Rc<Relay>,
-        is_endless: bool,
-        has_body: bool,
+        mut incoming: Incoming,
+        mut next: Option<Result<Frame<Bytes>, hyper::Error>>,
     ) {
         self.watch_tenure(); // From here on it may take long.
-        if is_endless || self.may_be_left {
+        if self.is_endless || self.may_be_left {
             self.leave_in_time();
         }
-        if is_endless && self.tenure_has_ended {
+        if self.is_endless && self.tenure_has_ended {
             drop(incoming);
-            relay.end(Err(ResponseBodyError::Sealed));
+            self.client.end(ResponseBodyError::Sealed);
             let ending = self.cut();
             return self.end(ending).await;
         }
         let mut catch_up = CatchUp::default();
         loop {
             let event = poll_fn(|cx| {
-                let has_left = relay.is_left(cx);
-                let is_hurried = self.tenure_has_ended || self.overdue_since.is_some();
-                let behind_max = if is_hurried { BEHIND_BYTES_MAX } else { 0 };
-                let may_read = has_left || relay.behind().is_none_or(|behind| behind < behind_max);
+                let behind_max = if self.is_hurried() { BEHIND_BYTES_MAX } else { 0 };
+                let may_read = match &self.client {
+                    Client::Reads(relay) => {
+                        relay.is_left(cx) || relay.behind().is_none_or(|behind| behind < behind_max)
+                    }
+                    Client::Awaits(_) | Client::Gone => true,
+                };
                 if may_read {
                     catch_up.goes_on();
                     if let Some(next) = next.take() {
@@ -244,75 +216,51 @@ impl<P: Permit> AtWorker<P> {
                     if let Poll::Ready(next) = Pin::new(&mut incoming).poll_frame(cx) {
                         return Poll::Ready(Ok(next));
                     }
-                } else {
-                    self.waiting_since = None;
-                    let untaken_since = relay.untaken_since().unwrap_or_else(Instant::now);
-                    let is_due = if is_hurried {
-                        self.client_alarm.poll(cx, catch_up.due()).is_ready()
-                    } else {
-                        self.is_alone() && self.poll_stall(cx, untaken_since).is_ready()
-                    };
-                    if is_due {
-                        return Poll::Ready(Err(Event::ClientStalls));
-                    }
+                } else if self.poll_slow_client(cx, &mut catch_up).is_ready() {
+                    return Poll::Ready(Err(Event::ClientStalls));
                 }
-                self.poll_event(cx, has_left, may_read).map(Err)
+                self.poll_event(cx, may_read).map(Err)
             });
-            let (told, ending) = match event.await {
+            let ended = match event.await {
                 Ok(Some(Ok(mut frame))) => {
                     self.heard();
                     if let Some(trailers) = frame.trailers_mut() {
                         fields::retain_harmless_trailers(trailers, &KeptFields::NONE);
                     }
-                    relay.add(frame);
+                    if let Client::Reads(relay) = &self.client {
+                        relay.add(frame);
+                    }
                     if incoming.is_end_stream() {
                         drop(incoming);
-                        return self.complete(has_body, || relay.end(Ok(()))).await;
+                        return self.complete(None).await;
                     }
                     continue;
                 }
                 Ok(None) if self.is_whole(&incoming) => {
                     drop(incoming);
-                    return self.complete(has_body, || relay.end(Ok(()))).await;
+                    return self.complete(None).await;
                 }
-                Ok(None) => (ResponseBodyError::Lost(None), self.loss()),
-                Ok(Some(Err(error))) => (ResponseBodyError::Lost(Some(error)), self.loss()),
-                Err(Event::ClientLeft) => continue,
-                Err(Event::ClientStalls) => {
-                    let is_cut = self.tenure_has_ended || self.overdue_since.is_some();
-                    if is_cut {
-                        self.watch.iter().for_each(|watch| watch.cut());
-                    }
-                    relay.leave_client(if is_cut {
-                        ResponseBodyError::TooSlow
-                    } else {
-                        ResponseBodyError::Stalled
-                    });
-                    continue;
-                }
-                Err(Event::TenureEnded) if is_endless || self.is_upload() => {
-                    (ResponseBodyError::Sealed, self.cut())
-                }
-                Err(Event::TenureEnded) => continue,
-                Err(Event::UploadBroken(Broken::Cut)) => {
-                    (ResponseBodyError::Sealed, Ending::BodyCut)
-                }
-                Err(Event::UploadBroken(Broken::ByClient(_))) => {
-                    (ResponseBodyError::Unfinished, Ending::BodyCut)
-                }
-                Err(Event::TimeUp) if self.is_given_up() => {
-                    (ResponseBodyError::Silent, self.gave_up())
-                }
-                Err(Event::TimeUp) => {
-                    self.overdue();
-                    relay.leave_client(ResponseBodyError::Silent);
-                    continue;
-                }
+                Ok(None) => Some((ResponseBodyError::Lost(None), self.loss())),
+                Ok(Some(Err(error))) => Some((ResponseBodyError::Lost(Some(error)), self.loss())),
+                Err(event) => self.react(event),
             };
-            drop(incoming);
-            relay.end(Err(told));
-            return self.end(ending).await;
+            if let Some((why, ending)) = ended {
+                drop(incoming);
+                self.client.end(why);
+                return self.end(ending).await;
+            }
         }
+    }
+
+    /// Ready when a client that does not read is not waited for any longer.
+    fn poll_slow_client(&mut self, cx: &mut Context<'_>, catch_up: &mut CatchUp) -> Poll<()> {
+        self.waiting_since = None;
+        if self.is_hurried() {
+            return self.client_alarm.poll(cx, catch_up.due());
+        }
+        let Client::Reads(relay) = &self.client else { return Poll::Pending };
+        let since = relay.untaken_since().unwrap_or_else(Instant::now);
+        if self.is_alone() { self.poll_stall(cx, since) } else { Poll::Pending }
     }
 
     /// Whether a body is whole that hyper says has ended: it takes an HTTP/2 reset with NO_ERROR
@@ -347,12 +295,4 @@ impl CatchUp {
             self.left = self.left.saturating_sub(since.elapsed());
         }
     }
-}
-
-fn no_answer<P>(source: Option<hyper::Error>) -> SendError<P> {
-    SendError::NoAnswer { forwarded: Forwarded::Unknown, source }
-}
-
-fn declined<P>(error: hyper::Error) -> SendError<P> {
-    SendError::NoAnswer { forwarded: Forwarded::No, source: Some(error) }
 }

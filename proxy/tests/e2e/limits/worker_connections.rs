@@ -3,14 +3,12 @@
 use std::time::{Duration, Instant};
 
 use fencepost_tests::{
-    Answer, Behaviour, BodyEnd, Endpoint, Etcd, EtcdVersion, Latch, Seen, Worker, eventually,
-    request,
+    Answer, Behaviour, Endpoint, Etcd, EtcdVersion, Latch, Worker, eventually, request,
 };
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::pace::{DRIP, drip};
-use super::{connect, head};
+use super::connect;
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::scene::Scene;
 use crate::store::Store;
@@ -123,64 +121,5 @@ async fn an_answer_without_end_that_needed_no_token_is_left_some_time_after_its_
             left.elapsed()
         );
     }
-    scene.finish().await;
-}
-
-/// A byte now and then from each, without a token, held all connections for ever: each holder of a
-/// lock got 504.
-#[tokio::test]
-async fn an_upload_that_drips_in_without_a_token_gives_way_to_who_waits_for_a_connection() {
-    let lock = r#"key = "/k""#;
-    let watching =
-        Route::new("watching", "/watching/", r#"key = "/watching""#).with("mode = \"shadow\"");
-    let off = Route::new("off", "/off/", lock).with("mode = \"off\"");
-    let scene =
-        with_one_connection("20s", &[off, watching, Route::new("k", "/", lock).with(EXEMPT)]).await;
-    let tenure = scene.store.hold("/k", "shard-1").await;
-    scene.admits("/", &tenure).await;
-    let early =
-        |seen: &Seen| seen.path.ends_with("/early").then(|| Behaviour::Early(Answer::ok("early")));
-    scene.worker.when(early);
-    for path in ["/off/up", "/watching/up", "/up", "/early"] {
-        let mut client = connect(&scene).await;
-        let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
-        client.send(head).await.unwrap();
-        let has_come = |seen: &[Seen]| seen.iter().any(|one| one.path == path);
-        scene.worker.wait_until(&format!("{path} has begun"), has_come).await;
-        if path == "/early" {
-            assert_eq!(client.response().await.unwrap().status, 200);
-            let drips = async {
-                while client.send("1\r\nx\r\n").await.is_ok() {
-                    tokio::time::sleep(DRIP).await; // The pace is what is tested.
-                }
-                std::future::pending::<()>().await
-            };
-            tokio::select! { () = drips => {} () = scene.admits("/", &tenure) => {} }
-        } else {
-            let (dripped, ()) =
-                tokio::join!(drip(client, "1\r\nx\r\n"), scene.admits("/", &tenure));
-            assert_eq!(dripped, Some(408), "{path}");
-        }
-        let is_cut = |seen: &[Seen]| {
-            seen.iter().any(|one| one.path == path && one.body_end == Some(BodyEnd::Cut))
-        };
-        scene.worker.wait_until(&format!("{path} is cut"), is_cut).await;
-    }
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn an_upload_of_a_holder_gives_way_to_nobody() {
-    let scene = with_one_connection("2s", &[Route::new("k", "/", r#"key = "/k""#)]).await;
-    let tenure = scene.store.hold("/k", "shard-1").await;
-    scene.admits("/", &tenure).await;
-    let mut slow = connect(&scene).await;
-    slow.send(head("POST", "/up", &tenure, "Transfer-Encoding: chunked\r\n")).await.unwrap();
-    scene.worker.wait_until("it has begun", |seen| seen.iter().any(|one| one.path == "/up")).await;
-    let mut waits = connect(&scene).await;
-    waits.send(head("GET", "/", &tenure, "")).await.unwrap();
-    assert_eq!(waits.response().await.unwrap().status, 503);
-    slow.send("1\r\nx\r\n0\r\n\r\n").await.unwrap();
-    assert_eq!(slow.response().await.unwrap().status, 200);
     scene.finish().await;
 }

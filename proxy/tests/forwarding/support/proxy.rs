@@ -14,10 +14,11 @@ use fencepost::server::{
     serve,
 };
 use fencepost::upstream::{
-    Admitted, ConnectionQuota, Ending, KeptFields, LastBytes, Permit, Pool, PreparedBody,
-    ResponseBody, SendError, Speaks, TenureWatch, Timeouts, Upstream, UpstreamAddress, UpstreamTls,
-    Wants, outgoing_request, prepare_body,
+    Admitted, ConnectionQuota, Ending, KeptFields, LastBytes, Permit, Pool, ResponseBody,
+    SendError, Speaks, TenureWatch, Timeouts, Upstream, UpstreamTls, Wants, outgoing_request,
+    prepare_body,
 };
+use fencepost_config::{HostPort, UpstreamAddress};
 use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
 use tokio::time::Instant;
@@ -58,8 +59,6 @@ pub(crate) struct Settings {
     pub(crate) endless: bool,
     /// Nobody waits for the end of a request but its client.
     pub(crate) may_be_left: bool,
-    /// An upload gives way to who waits for its connection while its client is waited for.
-    pub(crate) gives_way: bool,
     /// Up to which length bodies are read whole.
     pub(crate) whole_bytes_max: usize,
 }
@@ -83,7 +82,6 @@ impl Default for Settings {
             tenures: Vec::new(),
             endless: false,
             may_be_left: false,
-            gives_way: false,
             whole_bytes_max: 64 * 1024,
         }
     }
@@ -106,7 +104,7 @@ impl Proxy {
 
     pub(crate) fn with(worker: SocketAddr, settings: Settings) -> Proxy {
         Proxy::before_address(
-            UpstreamAddress::Tcp { host: worker.ip().to_string(), port: worker.port() },
+            UpstreamAddress::Tcp(HostPort { host: worker.ip().to_string(), port: worker.port() }),
             settings,
         )
     }
@@ -219,7 +217,6 @@ struct Recorder {
     watch: Option<Rc<dyn TenureWatch>>,
     endless: bool,
     may_be_left: bool,
-    gives_way: bool,
     /// Told that its request is overdue, or its body cut: what it knew it does not know any more.
     is_lost: bool,
 }
@@ -237,18 +234,10 @@ impl Permit for Recorder {
         self.may_be_left && !self.is_lost
     }
 
-    fn gives_way(&self) -> bool {
-        self.gives_way
-    }
-
-    fn overdue(&mut self, _: LastBytes) {
+    fn lost(&mut self, how: Ending, _: LastBytes) {
         self.is_lost = true;
-        self.record.add(Event::Overdue);
-    }
-
-    fn body_cut(&mut self, _: LastBytes) {
-        self.is_lost = true;
-        self.record.add(Event::BodyCut);
+        let is_cut = how == Ending::BodyCut;
+        self.record.add(if is_cut { Event::BodyCut } else { Event::Overdue });
     }
 
     fn finished(self, how: Ending, _: Instant) {
@@ -264,7 +253,7 @@ struct Forwarder {
     kept: Rc<KeptFields>,
 }
 
-type Answer = Response<ResponseBody<Recorder>>;
+type Answer = Response<ResponseBody>;
 
 impl Forwarder {
     async fn answer(
@@ -286,25 +275,15 @@ impl Forwarder {
             self.halted.lock().unwrap().recv_timeout(PATIENCE).unwrap();
         }
         let connection = body.connection().clone();
-        let body = match prepare_body(body, self.settings.whole_bytes_max, &self.kept) {
-            Ok(PreparedBody::Ready(body)) => Ok(body),
-            Ok(PreparedBody::Awaited(body)) => body.await,
-            Err(error) => Err(error),
-        };
+        let body = prepare_body(body, self.settings.whole_bytes_max, &self.kept).await;
         let body = body.map_err(|_| StatusCode::BAD_REQUEST)?;
         let outgoing = outgoing_request(head, body, &connection, self.pool.upstream(), &self.kept);
         let mut request = outgoing.map_err(|_| StatusCode::BAD_REQUEST)?;
         let tenures = self.settings.tenures.iter().find(|(path, _)| *path == request.uri().path());
         let watch = tenures.map(|(_, tenures)| tenures.present());
-        let Settings { endless, may_be_left, gives_way, .. } = self.settings;
-        let mut permit = Recorder {
-            record: self.record.clone(),
-            watch,
-            endless,
-            may_be_left,
-            gives_way,
-            is_lost: false,
-        };
+        let Settings { endless, may_be_left, .. } = self.settings;
+        let mut permit =
+            Recorder { record: self.record.clone(), watch, endless, may_be_left, is_lost: false };
         loop {
             let deadline = Instant::now() + self.settings.ready_timeout;
             let ready = self
@@ -321,6 +300,7 @@ impl Forwarder {
             let is_kept = request.uri().path() == "/keep";
             let sent = ready
                 .send(Admitted::new(request, permit), self.settings.timeouts, Instant::now())
+                .head()
                 .await;
             (request, permit) = match sent {
                 Ok(answer) => {

@@ -145,11 +145,8 @@ impl RequestContext {
         status: Option<StatusCode>,
     ) {
         match outcome {
-            Outcome::Refused(reason) => {
-                self.about.count(|| self.counts().count(Counted::Refused(reason)))
-            }
-            Outcome::WouldBeRefused(reason) => {
-                self.about.count(|| self.counts().count(Counted::WouldBeRefused(reason)))
+            Outcome::Refused(reason) | Outcome::WouldBeRefused(reason) => {
+                self.about.count(|| self.counts().count(Counted::Rejected(reason)))
             }
             Outcome::LetPast(_) | Outcome::Admitted => {}
         }

@@ -100,7 +100,7 @@ fn requests(counts: &RequestCounts) -> Value {
     let passed = [Counted::Exempt, Counted::Off, Counted::Unverified];
     json!({
         "admit": counts.of(Counted::Admitted),
-        "reject": by_reason(|reason| counts.of(Counted::Refused(reason))),
+        "reject": by_reason(|reason| counts.of(Counted::Rejected(reason))),
         "pass": passed.into_iter().map(|as_what| counts.of(as_what)).sum::<u64>(),
     })
 }

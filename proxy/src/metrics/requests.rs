@@ -35,10 +35,8 @@ pub enum Counted {
     Off,
     /// It was let past by `on_unavailable = "dangerous_admit"`.
     Unverified,
-    /// It was refused.
-    Refused(Rejection),
-    /// Its route only watches, and would have refused it.
-    WouldBeRefused(Rejection),
+    /// It was refused, or would have been if its route did more than watch: routes count by mode.
+    Rejected(Rejection),
 }
 
 /// What the requests of a route in one mode count. Clones count the same.
@@ -59,7 +57,7 @@ struct Series {
 }
 
 impl RequestCounts {
-    /// How many were counted as that; as refused, also those that would have been.
+    /// How many were counted as that.
     pub fn of(&self, as_what: Counted) -> u64 {
         self.counter(as_what).get()
     }
@@ -75,9 +73,7 @@ impl RequestCounts {
             Counted::Exempt => &self.0.exempt,
             Counted::Off => &self.0.off,
             Counted::Unverified => &self.0.unverified,
-            Counted::Refused(reason) | Counted::WouldBeRefused(reason) => {
-                &self.0.rejected[reason as usize]
-            }
+            Counted::Rejected(reason) => &self.0.rejected[reason as usize],
         }
     }
 
@@ -215,11 +211,11 @@ mod tests {
         let registry = Registry::new();
         let requests = Requests::new(&Registering(&registry)).unwrap();
         let [watching, fencing] = ["shadow", "enforce"].map(|mode| requests.route("shards", mode));
-        watching.count(Counted::WouldBeRefused(Rejection::NoOwner));
+        watching.count(Counted::Rejected(Rejection::NoOwner));
         watching.upstream_took(Duration::from_secs(1));
         watching.begin();
         fencing.begin();
-        fencing.count(Counted::Refused(Rejection::NoOwner));
+        fencing.count(Counted::Rejected(Rejection::NoOwner));
         fencing.count(Counted::Admitted);
         watching.end();
         check(

@@ -45,7 +45,7 @@ fn text_with(metrics: &Metrics, sources: &[(&str, SourceStatus)]) -> String {
 fn every_metric_of_a_route_is_there_before_the_first_request() {
     let metrics = Metrics::new().unwrap();
     let route = metrics.route("shards", "enforce");
-    route.requests.count(Counted::Refused(Rejection::ReplayedTenure));
+    route.requests.count(Counted::Rejected(Rejection::ReplayedTenure));
     let (source, _) = LockSource::build("main", SourceOptions::default(), MemoryStore::new());
     let status = SourceStatus {
         up: Some(true),

@@ -51,7 +51,7 @@ const ELECTION: &str = "source = \"main\", layout = \"election\"";
 /// Every reload held each lock against each route, on the thread that feeds the watchdog: with
 /// 1,000 routes and 100,000 locks it did not for 26 s.
 #[test]
-fn locks_are_held_only_against_routes_that_have_others_than_before_and_begin_like_them() {
+fn only_routes_with_other_locks_are_compared() {
     let routes = [("/l/{k}", MAIN, ""), ("/l/{k}/below", MAIN, "")];
     let generation = in_force(config(&["main"], &routes));
     let _held = hold_many(&generation);
@@ -88,7 +88,7 @@ fn locks_are_held_only_against_routes_that_have_others_than_before_and_begin_lik
 }
 
 #[test]
-fn a_lock_that_is_read_in_another_way_is_found_wherever_it_stands() {
+fn a_lock_that_is_read_in_another_way_is_found() {
     let generation = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
     let held = hold_many(&generation);
     let problems = |key, more| {
@@ -113,7 +113,7 @@ fn a_lock_that_is_read_in_another_way_is_found_wherever_it_stands() {
 
 /// Also where no route names it any more.
 #[test]
-fn a_lock_that_has_its_gate_with_another_source_is_found_wherever_it_stands() {
+fn a_lock_with_a_gate_at_another_source_is_found() {
     let first = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
     let held = hold_many(&first);
     let without = config(&["main"], &[("/other", MAIN, "")]);

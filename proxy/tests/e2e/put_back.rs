@@ -1,8 +1,6 @@
 //! A source that was taken out, that nobody used for a time, and that is put back.
 
-use fencepost_tests::{
-    Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch, until,
-};
+use fencepost_tests::{Etcd, EtcdVersion, FreePort, Response, Scratch, until};
 
 use crate::fencepost::{Config, Route};
 use crate::refusal::reason;
@@ -40,10 +38,8 @@ async fn accept(scene: &Scene, expected: &str) {
 #[tokio::test]
 async fn a_kept_source_is_put_back_only_if_its_store_answers() {
     let scene = Scene::open(EtcdVersion::V3_5, &[templated()]).await;
-    let latch = Latch::new();
-    scene.worker.on("/k/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let tenure = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/k/held").under(&tenure)).await;
+    let held = scene.held(Ask::post("/k/held").under(&tenure)).await;
     scene.fence.reloads(&scene.config.clone().without_source()).await;
     let nobody = FreePort::reserve();
     let elsewhere = scene.config.clone().endpoints(&[format!("http://{}", nobody.address())]);
@@ -52,8 +48,7 @@ async fn a_kept_source_is_put_back_only_if_its_store_answers() {
     assert!(said.contains("source.main: "), "{said}");
     scene.fence.reloads(&scene.config).await;
     scene.admits("/k/next", &tenure).await;
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
+    held.ends().await;
     scene.finish().await;
 }
 
@@ -107,33 +102,6 @@ async fn a_store_that_went_back_while_unused_is_not_believed() {
         }
         scene.finish().await;
     }
-}
-
-#[tokio::test]
-async fn a_source_that_is_put_back_keeps_its_cluster() {
-    // Longer than etcd is asked until it is said that it is another cluster.
-    let patient = |config: Config| config.limit(r#"confirm_timeout = "10s""#);
-    let scene = Scene::with(EtcdVersion::V3_5, &[named()], patient).await;
-    let tenure = scene.store.hold(LOCK, "shard-1").await;
-    scene.admits("/k/", &tenure).await;
-    let elsewhere = Etcd::start(EtcdVersion::V3_5).await;
-    let impostor = Store::of(&elsewhere).await.hold(LOCK, "shard-9").await;
-    let there = scene.config.clone().endpoints(&[elsewhere.endpoint()]);
-    scene.take_source_out().await;
-    let said = refused(&scene, &there).await.text();
-    let (_, ids) = said.split_once(" belongs to cluster ").unwrap_or_else(|| panic!("{said}"));
-    let (found, pinned) =
-        ids.trim().split_once(", not to the pinned cluster ").unwrap_or_else(|| panic!("{said}"));
-    let of_cluster =
-        |config: &Config, id: &str| config.clone().source(&format!("cluster_id = {id:?}"));
-
-    scene.fence.reloads(&of_cluster(&there, found)).await;
-    scene.admits("/k/", &impostor).await;
-    scene.take_source_out().await;
-    refused(&scene, &scene.config).await;
-    scene.fence.reloads(&of_cluster(&scene.config, pinned)).await;
-    scene.admits("/k/", &tenure).await;
-    scene.finish().await;
 }
 
 #[tokio::test]

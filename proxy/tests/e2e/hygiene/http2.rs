@@ -38,9 +38,10 @@ pub(super) async fn played(
     let mut client = Http2Client::open(scene.fence.listener.clone()).await;
     let before = client.ask(&honest("before"), Some("honest"), &[]).await;
     let outcome = play(&mut client).await;
-    let after = match outcome {
-        Outcome::Gone => Outcome::Ok,
-        _ => client.ask(&honest("after"), Some("honest"), &[]).await,
+    let after = if outcome == Outcome::Gone {
+        Outcome::Ok
+    } else {
+        client.ask(&honest("after"), Some("honest"), &[]).await
     };
     let mut other = Http2Client::open(scene.fence.listener.clone()).await;
     let around = [before, after, other.ask(&honest("other"), Some("honest"), &[]).await];

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_that_helps_more_stands_in_place_of_the_reasons_own() {
+    fn a_more_helpful_sentence_replaces_the_reasons_own() {
         for (detail, told) in [
             (Some("Look \"there\"."), "Look \"there\"."),
             (None, explanation(Rejection::NoOwner).1),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_tells_grpc_whatever_the_method_and_however_it_is_written() {
+    fn grpc_is_told_by_its_content_type_in_any_spelling() {
         let form = |method: &Method, kind: &str| {
             AnswerForm::of(
                 method,

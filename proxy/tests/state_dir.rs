@@ -6,7 +6,7 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fencepost::state::{Remembered, RememberedLock, Seen, StateDir, StateError};
 use fencepost_locks::StoreIdentity;
@@ -192,19 +192,6 @@ fn a_start_that_has_not_begun_leaves_no_trace() {
 }
 
 #[test]
-fn records_are_written_that_came_early_or_are_not_awaited() {
-    let scratch = Scratch::new();
-    let (state, _) = StateDir::open(scratch.path()).unwrap();
-    let early = state.record("main", &lock("/a"), Layout::Key, revision(7), ORPHAN_TIMEOUT);
-    wait(state.begin()).unwrap();
-    wait(early).unwrap();
-    drop(state.record("main", &lock("/b"), Layout::Key, revision(8), ORPHAN_TIMEOUT));
-    drop(state);
-    let after = remembered(scratch.path());
-    assert_eq!((tenure(&after, "/a"), tenure(&after, "/b")), (Some(7), Some(8)));
-}
-
-#[test]
 fn one_process_at_a_time_has_the_directory() {
     let scratch = Scratch::new();
     let (state, _) = open(scratch.path());
@@ -237,68 +224,6 @@ fn a_replaced_directory_is_written_by_its_new_process_only() {
     assert!(text.ends_with("the directory was removed or replaced while it was in use"), "{text}");
     drop((before, now));
     assert_eq!(tenure(&remembered(&path), "/a"), Some(2));
-}
-
-#[test]
-fn what_comes_together_is_one_commit() {
-    let scratch = Scratch::new();
-    let (state, _) = open(scratch.path());
-    let (threads, each) = (5, 20);
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let state = &state;
-            scope.spawn(move || {
-                let keys = (0..each).map(|number| format!("/{thread}/{number}"));
-                let records = keys.map(|key| {
-                    state.record("main", &lock(&key), Layout::Key, revision(7), ORPHAN_TIMEOUT)
-                });
-                // All are on their way before the first is waited for.
-                records.collect::<Vec<_>>().into_iter().for_each(|record| wait(record).unwrap());
-            });
-        }
-    });
-    let written = commits(scratch.path());
-    assert!(written <= threads * each / 2, "{written} commits for {} records", threads * each);
-    drop(state);
-    assert_eq!(remembered(scratch.path()).locks["main"].len(), threads * each);
-}
-
-#[test]
-fn what_is_known_already_is_not_written_again() {
-    let scratch = Scratch::new();
-    let (state, _) = open(scratch.path());
-    record(&state, "/a", 7).unwrap();
-    let before = commits(scratch.path());
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| (0..50).for_each(|_| record(&state, "/a", 7).unwrap()));
-        }
-    });
-    assert_eq!(commits(scratch.path()), before);
-    drop(state);
-    assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
-}
-
-#[tokio::test]
-async fn revisions_are_written_with_a_commit_or_soon() {
-    let scratch = Scratch::new();
-    let (state, _) = open(scratch.path());
-    let begun = commits(scratch.path());
-    let began = Instant::now();
-    for number in 1..=100_000 {
-        state.note_seen("main", seen(revision(number)));
-    }
-    std::thread::scope(|scope| scope.spawn(|| record(&state, "/a", 7)).join().unwrap()).unwrap();
-    let written = commits(scratch.path()) - begun;
-    let most = 2 + began.elapsed().as_secs() as usize / 2;
-    assert!(written <= most, "{written} commits: one for the record, and one each two seconds");
-    assert_eq!(after_a_crash_now(scratch.path()).highest_seen["main"], seen(revision(100_000)));
-    state.note_seen("main", seen(revision(100_007)));
-    eventually("the revision is written by itself", async || {
-        (after_a_crash_now(scratch.path()).highest_seen["main"] == seen(revision(100_007)))
-            .then_some(())
-    })
-    .await;
 }
 
 #[test]
@@ -503,7 +428,6 @@ fn a_second_process_plays_the_part_it_is_told() {
     match std::env::var(PART).as_deref() {
         Ok("busy") => write_until_killed(Path::new(&path)),
         Ok("full") => write_until_the_disk_was_full_for_a_while(Path::new(&path)),
-        Ok("without files") => open_without_opening_a_file(Path::new(&path)),
         other => panic!("there is no part {other:?}"),
     }
 }
@@ -641,60 +565,4 @@ async fn nothing_is_added_behind_a_write_that_was_cut_short() {
     let recovered: u64 = line(&process, "recovered with ").await.parse().unwrap();
     assert!(process.end_of_itself().await.success());
     assert_eq!(tenure(&remembered(&path), "/a"), Some(recovered));
-}
-
-#[tokio::test]
-async fn a_full_disk_refuses_records_until_there_is_room() {
-    let scratch = Scratch::new();
-    let path = scratch.path().join("state");
-    let log = scratch.path().join("log");
-    let mut process = second_process(&mut on_a_limited_disk("unlimited"), "full", &path, &log);
-    let limit = |bytes: &str| {
-        let mut prlimit = Command::new("prlimit");
-        let limited = prlimit
-            .arg(format!("--pid={}", process.id()))
-            .arg(format!("--fsize={bytes}:"))
-            .status();
-        assert!(limited.expect("prlimit (of util-linux) can be started").success());
-    };
-    line(&process, "ready").await;
-    limit("4096");
-    let failure = line(&process, "failed with ").await;
-    assert!(
-        failure.starts_with(&format!(
-            "cannot write to the state_dir {}: File too large",
-            path.display()
-        ))
-    );
-    limit("unlimited");
-    let recovered: u64 = line(&process, "recovered with ").await.parse().unwrap();
-    assert!(process.end_of_itself().await.success());
-
-    let after = remembered(&path);
-    assert!(after.clean);
-    assert_eq!(tenure(&after, "/a"), Some(recovered));
-    assert_eq!(after.locks["main"].len(), 11);
-}
-
-fn open_without_opening_a_file(path: &Path) {
-    let _all: Vec<fs::File> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
-    let Err(error) = StateDir::open(path) else { panic!("there was a file left") };
-    println!("failed with {}", chain(&error));
-}
-
-#[tokio::test]
-async fn nothing_is_made_below_a_name_that_is_not_durable() {
-    let scratch = Scratch::new();
-    let path = scratch.path().join("lib/fencepost");
-    let mut few_files = Command::new("prlimit");
-    let mut process = second_process(
-        few_files.arg("--nofile=64:"),
-        "without files",
-        &path,
-        &scratch.path().join("log"),
-    );
-    let failure = line(&process, "failed with ").await;
-    assert!(failure.ends_with("Too many open files (os error 24)"), "{failure}");
-    assert!(process.end_of_itself().await.success());
-    assert!(scratch.path().join("lib").is_dir() && !path.exists());
 }

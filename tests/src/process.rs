@@ -60,12 +60,6 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
-    /// Sends it a signal that it has no use for (SIGUSR1, SIGUSR2).
-    pub fn send_strange_signals(&self) {
-        self.signal(Signal::USR1);
-        self.signal(Signal::USR2);
-    }
-
     /// Tells it that its configuration may have changed (SIGHUP).
     pub fn hang_up(&self) {
         self.signal(Signal::HUP);

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 pub use self::behaviour::{Answer, Behaviour};
@@ -22,6 +21,7 @@ use self::behaviour::Rules;
 use self::log::Log;
 use self::tls::Present;
 use crate::http::Endpoint;
+use crate::latch::Latch;
 use crate::scratch::Scratch;
 use crate::thread::TaskThread;
 
@@ -33,7 +33,6 @@ use crate::thread::TaskThread;
 pub struct Worker {
     endpoint: Endpoint,
     shared: Arc<Shared>,
-    close_idle: watch::Sender<u64>,
     /// `None`: it speaks in cleartext.
     tls: Option<Arc<Present>>,
     /// Ends before the directory of its socket does.
@@ -138,9 +137,8 @@ impl Worker {
     ) -> Worker {
         let thread = TaskThread::start("worker");
         let shared = Arc::new(Shared::default());
-        let close_idle = watch::Sender::new(0);
-        accept(&thread, serve::Connections::new(Arc::clone(&shared), close_idle.subscribe()));
-        Worker { endpoint, shared, close_idle, tls: None, _thread: thread, _socket: socket }
+        accept(&thread, serve::Connections::new(Arc::clone(&shared)));
+        Worker { endpoint, shared, tls: None, _thread: thread, _socket: socket }
     }
 
     /// Where it listens; printed, it is an upstream as a configuration names it.
@@ -166,6 +164,14 @@ impl Worker {
     pub fn on(&self, path: &str, behaviour: Behaviour) {
         let path = path.to_owned();
         self.when(move |seen| (seen.path == path).then(|| behaviour.clone()));
+    }
+
+    /// From now on, requests for exactly this path are read whole, and answered with `held` once
+    /// the latch opens.
+    pub fn holds(&self, path: &str) -> Latch {
+        let latch = Latch::new();
+        self.on(path, Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        latch
     }
 
     /// From now on, whatever the rule has an opinion on is treated so. It is asked when the
@@ -199,12 +205,6 @@ impl Worker {
         condition: impl FnMut(&[Seen]) -> bool,
     ) -> Vec<Seen> {
         self.shared.log.wait_until(what, condition).await
-    }
-
-    /// Closes all connections that wait for a request, without a word on HTTP/1.1 and with GOAWAY
-    /// on HTTP/2; the others close after their present requests.
-    pub fn close_idle_connections(&self) {
-        self.close_idle.send_modify(|times| *times += 1);
     }
 }
 

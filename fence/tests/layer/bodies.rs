@@ -123,8 +123,7 @@ async fn a_body_is_read_to_its_end_within_its_tenure() {
 }
 
 #[tokio::test]
-async fn a_handler_that_waits_for_a_piece_learns_at_once_that_the_tenure_has_ended_and_lets_the_next_in()
- {
+async fn a_waiting_handler_sees_the_cut_and_the_next_tenure_enters() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG).max_age(LONG));
     let old = scene.takes("a");
@@ -139,7 +138,7 @@ async fn a_handler_that_waits_for_a_piece_learns_at_once_that_the_tenure_has_end
 }
 
 #[tokio::test]
-async fn nothing_that_was_sent_before_but_not_read_comes_once_the_tenure_has_ended() {
+async fn unread_pieces_are_dropped_when_the_tenure_has_ended() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(SHORT));
     let old = scene.takes("a");
@@ -171,7 +170,7 @@ async fn the_end_of_a_body_that_comes_after_its_tenure_is_not_told() {
 }
 
 #[tokio::test]
-async fn a_body_of_which_nothing_is_to_come_stays_whole_after_its_tenure() {
+async fn a_body_that_is_complete_stays_whole_after_its_tenure() {
     for content in ["", "all"] {
         let scene = Scene::new();
         let layer = scene.layer(|lock| lock.handoff_timeout(SHORT));

@@ -29,7 +29,7 @@ async fn answered(layer: &FenceLayer, call: Request<Full<Bytes>>) -> String {
 }
 
 #[tokio::test]
-async fn the_door_is_closed_behind_a_predecessor_when_nothing_of_it_runs() {
+async fn the_call_is_answered_when_no_predecessor_request_runs() {
     let scene = Scene::new();
     let layer = scene.impatient_layer();
     let old = scene.takes("a");
@@ -73,7 +73,7 @@ async fn a_call_may_name_the_lock_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_call_names_a_lock_of_other_characters_as_it_is_or_percent_encoded() {
+async fn a_call_names_its_lock_plain_or_percent_encoded() {
     let (scene, key) = (Scene::new(), "/ü x/lock");
     let one = scene.fence.lock(key).layer().unwrap();
     let revision = scene.takes_key(key, "a");
@@ -107,7 +107,7 @@ async fn where_locks_are_found_in_requests_a_call_has_to_name_one() {
 }
 
 #[tokio::test]
-async fn only_a_post_to_that_path_is_a_call_and_only_where_the_layer_answers_it() {
+async fn only_a_post_is_a_call_where_the_layer_answers_calls() {
     let scene = Scene::new();
     let revision = scene.takes("a");
     let layer = scene.layer(|lock| lock);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use etcd_client::{Client, LockOptions};
+use etcd_client::Client;
 use fencepost_fence::{Fence, FenceBuilder, FenceLayer, RequestBody};
 use fencepost_tests::{Etcd, EtcdOptions, EtcdVersion};
 use http::{Request, Response};
@@ -54,24 +54,6 @@ impl Cluster {
 
     pub(crate) async fn delete(&self, key: impl Into<Vec<u8>>) {
         self.client.clone().delete(key, None).await.unwrap();
-    }
-
-    /// Has that candidate elected; returns its key and create revision.
-    pub(crate) async fn elect(&self, name: &str, candidate: &str) -> (Vec<u8>, u64) {
-        let mut client = self.client.clone();
-        let lease = client.lease_grant(600, None).await.unwrap().id();
-        let elected = client.campaign(name, candidate, lease).await.unwrap();
-        let leader = elected.leader().unwrap();
-        (leader.key().to_vec(), leader.rev() as u64)
-    }
-
-    /// Takes etcd's own mutex; returns its key and the revision that its holder is told.
-    pub(crate) async fn lock(&self, name: &str) -> (String, u64) {
-        let mut client = self.client.clone();
-        let lease = client.lease_grant(600, None).await.unwrap().id();
-        let locked = client.lock(name, Some(LockOptions::new().with_lease(lease))).await.unwrap();
-        let revision = locked.header().unwrap().revision() as u64;
-        (String::from_utf8(locked.key().to_vec()).unwrap(), revision)
     }
 }
 

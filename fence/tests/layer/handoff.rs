@@ -14,6 +14,7 @@ use tower::service_fn;
 
 use crate::scene::{
     Door, LONG, Log, SHORT, Scene, answer, outcome, request, running, send, text, verdict,
+    waits_by_now,
 };
 
 /// A handler that waits before a door, then answers.
@@ -48,8 +49,7 @@ pub(crate) async fn waits_there(
 }
 
 #[tokio::test]
-async fn a_new_tenure_waits_for_the_requests_of_the_old_one_and_is_let_in_when_the_last_has_ended()
-{
+async fn a_new_tenure_waits_for_the_last_request_of_the_old_one() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG));
     let (first, second, log) = (Door::default(), Door::default(), Log::default());
@@ -102,12 +102,7 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
     let (door, log) = (Door::default(), Log::default());
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &Log::default(), "a", old).await;
-    let new = scene.takes("b");
-    assert_eq!(
-        verdict(&scene.impatient_layer(), "b", new).await,
-        "503 handoff-timeout",
-        "the new tenure is known"
-    );
+    let new = scene.is_known_to_take("b").await;
     let mut waiting = Vec::new();
     for number in 0..20 {
         let (log, layer) = (log.clone(), layer.clone());
@@ -118,11 +113,7 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
         let mut sent =
             Box::pin(async move { outcome(&send(&layer, handler, request("b", new)).await) });
         // It needs not ask the store, so that the first look brings it to its place.
-        tokio::select! {
-            biased;
-            answered = &mut sent => panic!("{answered}"),
-            () = std::future::ready(()) => {}
-        }
+        waits_by_now(&mut sent).await;
         waiting.push(tokio::spawn(sent));
     }
     door.open.open();
@@ -143,18 +134,13 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
 
 /// The barrier was open for whoever came before the next had begun, on a thread that was faster.
 #[tokio::test]
-async fn nobody_is_let_in_between_one_that_waited_and_the_beginning_of_its_handler() {
+async fn nobody_overtakes_a_waiter_before_its_handler_begins() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG));
     let (door, log) = (Door::default(), Log::default());
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &Log::default(), "a", old).await;
-    let new = scene.takes("b");
-    assert_eq!(
-        verdict(&scene.impatient_layer(), "b", new).await,
-        "503 handoff-timeout",
-        "the new tenure is known"
-    );
+    let new = scene.is_known_to_take("b").await;
     let (of_late, noted) = (layer.clone(), log.clone());
     let handler = service_fn(move |request| {
         let (layer, log) = (of_late.clone(), noted.clone());
@@ -169,11 +155,7 @@ async fn nobody_is_let_in_between_one_that_waited_and_the_beginning_of_its_handl
         }
     });
     let mut waits = Box::pin(send(&layer, handler, request("b", new)));
-    tokio::select! {
-        biased;
-        answered = &mut waits => panic!("{answered:?}"),
-        () = std::future::ready(()) => {}
-    }
+    waits_by_now(&mut waits).await;
     door.open.open();
     drop(running.await.unwrap());
     assert_eq!(outcome(&waits.await), "200");
@@ -182,7 +164,7 @@ async fn nobody_is_let_in_between_one_that_waited_and_the_beginning_of_its_handl
 
 /// Those behind it need not ask: their layer takes older news.
 #[tokio::test]
-async fn who_has_to_ask_the_store_in_its_turn_steps_aside_and_is_let_in_by_what_that_answers() {
+async fn a_waiter_with_old_news_lets_others_pass_while_it_asks() {
     let scene = Scene::new();
     let max_age = SHORT * 10;
     let asks =
@@ -191,12 +173,7 @@ async fn who_has_to_ask_the_store_in_its_turn_steps_aside_and_is_let_in_by_what_
     let (door, log) = (Door::default(), Log::default());
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &log, "a", old).await;
-    let new = scene.takes("b");
-    assert_eq!(
-        verdict(&scene.impatient_layer(), "b", new).await,
-        "503 handoff-timeout",
-        "the new tenure is known"
-    );
+    let new = scene.is_known_to_take("b").await;
     let [mut first, mut second] = [&asks, &layer].map(|layer| Box::pin(verdict(layer, "b", new)));
     tokio::select! {
         biased;
@@ -227,18 +204,13 @@ async fn who_has_to_ask_the_store_in_its_turn_steps_aside_and_is_let_in_by_what_
 }
 
 #[tokio::test]
-async fn those_that_are_let_in_one_after_the_other_run_beside_each_other() {
+async fn requests_let_in_in_order_run_side_by_side() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG));
     let (door, log) = (Door::default(), Log::default());
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &log, "a", old).await;
-    let new = scene.takes("b");
-    assert_eq!(
-        verdict(&scene.impatient_layer(), "b", new).await,
-        "503 handoff-timeout",
-        "the new tenure is known"
-    );
+    let new = scene.is_known_to_take("b").await;
     // Each answers when all are there.
     let together = Arc::new(tokio::sync::Barrier::new(3));
     let sent = (0..3).map(|_| {
@@ -262,26 +234,17 @@ async fn those_that_are_let_in_one_after_the_other_run_beside_each_other() {
 }
 
 #[tokio::test]
-async fn a_thousand_requests_wait_at_a_barrier_and_one_more_is_answered_at_once() {
+async fn a_thousand_wait_at_a_barrier_and_one_more_is_refused() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG));
     let (door, log) = (Door::default(), Log::default());
     let old = scene.takes("a");
     let running = waits_there(&layer, &door, &log, "a", old).await;
-    let new = scene.takes("b");
-    assert_eq!(
-        verdict(&scene.impatient_layer(), "b", new).await,
-        "503 handoff-timeout",
-        "the new tenure is known"
-    );
+    let new = scene.is_known_to_take("b").await;
     let mut waiting = Vec::new();
     for _ in 0..1000 {
         let mut sent = Box::pin(verdict(&layer, "b", new));
-        tokio::select! {
-            biased;
-            answered = &mut sent => panic!("{answered}"),
-            () = std::future::ready(()) => {}
-        }
+        waits_by_now(&mut sent).await;
         waiting.push(sent);
     }
     assert_eq!(verdict(&layer, "b", new).await, "503 handoff-timeout");

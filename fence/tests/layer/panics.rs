@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tower::service_fn;
 
 use crate::handoff::waits_there;
-use crate::scene::{Door, LONG, Log, SHORT, Scene, request, running, send, verdict};
+use crate::scene::{Door, LONG, Log, SHORT, Scene, request, running, send, verdict, waits_by_now};
 
 /// How long the next tenure waits, once whatever panicked has done so.
 async fn held_up(scene: &Scene, layer: &FenceLayer, since: Instant) -> Duration {
@@ -41,7 +41,7 @@ async fn panics_there(layer: &FenceLayer, revision: u64) {
 const ORPHAN_TIMEOUT: Duration = Duration::from_millis(700);
 
 #[tokio::test]
-async fn a_request_whose_handler_panics_counts_until_its_time_has_come() {
+async fn a_panicking_handler_counts_for_orphan_timeout() {
     let scene = Scene::new();
     // No news of the lock wakes whoever waits.
     let layer =
@@ -62,7 +62,7 @@ async fn a_request_whose_handler_panics_counts_until_its_time_has_come() {
 }
 
 #[tokio::test]
-async fn a_panic_is_seen_though_a_layer_within_turns_it_into_an_answer() {
+async fn a_panic_that_an_inner_layer_catches_still_counts() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG));
     let old = scene.takes("a");
@@ -98,60 +98,9 @@ async fn a_panic_of_what_a_handler_has_begun_counts_like_its_own() {
     assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
 }
 
-/// Whatever panicked had the guard of the inner layer alone.
-#[tokio::test]
-async fn a_panic_of_what_a_handler_has_begun_counts_at_each_lock_that_its_request_needed() {
-    let scene = Scene::new();
-    let outer = scene.impatient_layer();
-    let [owner, revision, lock] =
-        ["x-owner", "x-revision", "x-lock"].map(http::HeaderName::from_static);
-    let inner = scene.fence.lock("/other").headers(owner, revision, lock).layer().unwrap();
-    let (old, other) = (scene.takes("a"), scene.store.put("/other", "a").get());
-    let begins = service_fn(async |request: Request<RequestBody<RequestBody<Full<Bytes>>>>| {
-        let running = running(&request);
-        let work = tokio::task::spawn_blocking(move || {
-            let _running = running;
-            panic!("on purpose")
-        });
-        let _: Result<(), _> = work.await;
-        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
-    });
-    let mut both = request("a", old);
-    both.headers_mut().insert("x-owner", "a".parse().unwrap());
-    both.headers_mut().insert("x-revision", other.into());
-    drop(send(&outer, tower::Layer::layer(&inner, begins), both).await);
-    let new = scene.takes("b");
-    assert_eq!(
-        verdict(&outer, "b", new).await,
-        "503 handoff-timeout",
-        "it may have left anything behind"
-    );
-}
-
-#[tokio::test]
-async fn a_panic_of_a_detached_handler_is_its_callers() {
-    let scene = Scene::new();
-    let layer = scene
-        .layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG).detached(true));
-    let old = scene.takes("a");
-    let sending = layer.clone();
-    let panicking = service_fn(
-        async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
-            tokio::task::yield_now().await;
-            panic!("on purpose")
-        },
-    );
-    let since = Instant::now();
-    let sent =
-        tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
-    assert_eq!(sent.await.unwrap_err().into_panic().downcast_ref(), Some(&"on purpose"));
-    assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
-}
-
 /// Nobody ends an orphan whose time has come: it is the last request that wakes whoever waits.
 #[tokio::test]
-async fn who_waits_gets_in_with_the_last_request_that_runs_though_a_panic_of_its_tenure_is_not_forgotten()
- {
+async fn a_waiter_enters_with_the_last_request_after_a_panic() {
     let scene = Scene::new();
     // Neither news of the lock nor the deadline wakes whoever waits.
     let layer = scene.layer(|lock| lock.orphan_timeout(SHORT).handoff_timeout(LONG).max_age(LONG));
@@ -163,11 +112,7 @@ async fn who_waits_gets_in_with_the_last_request_that_runs_though_a_panic_of_its
     let impatient = scene.layer(|lock| lock.handoff_timeout(SHORT).max_age(LONG));
     assert_eq!(verdict(&impatient, "b", new).await, "503 handoff-timeout");
     let mut waits = Box::pin(verdict(&layer, "b", new));
-    tokio::select! {
-        biased;
-        answered = &mut waits => panic!("{answered}"),
-        () = std::future::ready(()) => {}
-    }
+    waits_by_now(&mut waits).await;
     door.open.open();
     drop(runs.await.unwrap());
     assert_eq!(waits.await, "200");
@@ -189,7 +134,7 @@ impl http_body::Body for Broken {
 }
 
 #[tokio::test]
-async fn a_request_whose_response_panics_counts_until_its_time_has_come() {
+async fn a_panicking_response_counts_for_orphan_timeout() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG));
     let old = scene.takes("a");
@@ -201,16 +146,4 @@ async fn a_request_whose_response_panics_counts_until_its_time_has_come() {
     let read = tokio::spawn(async move { response.into_body().collect().await.is_ok() });
     assert!(read.await.unwrap_err().is_panic());
     assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
-}
-
-#[tokio::test]
-async fn the_next_tenure_is_told_how_long_a_panic_may_keep_it_out() {
-    let scene = Scene::new();
-    let layer = scene.impatient_layer();
-    let old = scene.takes("a");
-    panics_there(&layer, old).await;
-    let new = scene.takes("b");
-    let refused = send(&layer, service_fn(crate::scene::answer), request("b", new)).await;
-    let seconds: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-    assert!((20..=30).contains(&seconds), "{seconds}");
 }

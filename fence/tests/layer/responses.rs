@@ -36,7 +36,7 @@ async fn streamed(layer: &FenceLayer, revision: u64, content_type: &'static str)
 }
 
 #[tokio::test]
-async fn an_event_stream_is_cut_when_its_tenure_ends_and_the_next_is_let_in() {
+async fn an_event_stream_is_cut_when_its_tenure_ends() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(LONG).max_age(LONG));
     let old = scene.takes("a");
@@ -65,7 +65,7 @@ async fn an_event_stream_that_nobody_reads_holds_up_no_tenure() {
 
 /// Nobody else asks for the lock, and the watch has nothing more to tell of it.
 #[tokio::test]
-async fn an_event_stream_is_cut_whose_tenure_ended_in_an_outage_of_which_no_history_is_kept() {
+async fn an_event_stream_is_cut_after_an_outage_without_history() {
     let scene = Scene::new();
     let lock_of = |_: &Parts| Some(LockKey::new(LOCK).unwrap());
     let layer = scene.fence.locks_below("/shards/", lock_of).max_age(SHORT).layer().unwrap();
@@ -115,7 +115,7 @@ async fn any_response_is_cut_where_the_layer_says_so() {
 }
 
 #[tokio::test]
-async fn any_other_response_goes_on_and_the_next_tenure_waits_for_its_end() {
+async fn any_other_response_goes_on_and_holds_the_next_tenure() {
     let scene = Scene::new();
     let layer = scene.impatient_layer();
     let old = scene.takes("a");

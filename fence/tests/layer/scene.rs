@@ -2,7 +2,9 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,6 +44,14 @@ impl Scene {
         self.store.put(LOCK, owner).get()
     }
 
+    /// As [`Scene::takes`], behind a request that runs; returns when the fence knows of it.
+    pub(crate) async fn is_known_to_take(&self, owner: &'static str) -> u64 {
+        let revision = self.takes(owner);
+        let waited = verdict(&self.impatient_layer(), owner, revision).await;
+        assert_eq!(waited, "503 handoff-timeout");
+        revision
+    }
+
     /// The same of another lock.
     pub(crate) fn takes_key(&self, key: &'static str, owner: &'static str) -> u64 {
         self.store.put(key, owner).get()
@@ -55,6 +65,13 @@ impl Scene {
     pub(crate) fn impatient_layer(&self) -> FenceLayer {
         self.layer(|lock| lock.handoff_timeout(SHORT))
     }
+}
+
+/// Brings a request to its place at the barrier.
+pub(crate) async fn waits_by_now<F: Future<Output: fmt::Debug> + Unpin>(request: &mut F) {
+    let answered =
+        std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *request).poll(context)));
+    assert!(answered.await.is_pending(), "it does not wait");
 }
 
 /// What a handler has done, in order.

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tower::service_fn;
 
-use crate::scene::{Door, LOCK, Log, SHORT, Scene, answer, request, running, send, text, verdict};
+use crate::scene::{Door, Log, SHORT, Scene, answer, request, running, send, text, verdict};
 
 #[tokio::test]
 async fn a_request_runs_until_its_response_has_been_read_or_dropped() {
@@ -83,7 +83,7 @@ async fn a_request_body_that_a_handler_keeps_keeps_the_request() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_the_handler_at_its_await_and_what_has_a_guard_goes_on() {
+async fn a_leaving_client_ends_the_handler_but_not_its_guards() {
     let scene = Scene::new();
     let layer = scene.impatient_layer();
     let old = scene.takes("a");
@@ -109,7 +109,7 @@ async fn a_client_that_leaves_ends_the_handler_at_its_await_and_what_has_a_guard
 }
 
 #[tokio::test]
-async fn a_handler_of_a_detached_layer_goes_on_when_its_client_leaves_and_counts_until_its_end() {
+async fn a_detached_handler_counts_to_its_end_without_its_client() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.detached(true).handoff_timeout(SHORT));
     let (old, door) = (scene.takes("a"), Door::default());
@@ -163,7 +163,7 @@ impl Drop for Leaving {
 }
 
 #[tokio::test]
-async fn whatever_a_handler_and_its_response_hold_is_dropped_before_the_request_stops_to_count() {
+async fn what_a_request_holds_is_dropped_before_it_leaves_the_gate() {
     let scene = Scene::new();
     let layer = scene.impatient_layer();
     let log = Log::default();
@@ -230,47 +230,4 @@ async fn a_handler_that_fails_leaves_the_gate() {
     assert_eq!(failed.map(|_| ()), Err("on purpose"));
     let new = scene.takes("b");
     assert_eq!(verdict(&layer, "b", new).await, "200");
-}
-
-/// A service that needs two locks has a layer for each; the token of the second lock is in headers
-/// of its own.
-#[tokio::test]
-async fn a_guard_of_a_request_that_needed_two_locks_keeps_both() {
-    for ends_first in ["outer", "inner"] {
-        let scene = Scene::new();
-        let outer = scene.impatient_layer();
-        let names = ["x-owner", "x-revision", "x-lock"].map(http::HeaderName::from_static);
-        let [owner, revision, lock] = names;
-        let inner = scene
-            .fence
-            .lock("/other")
-            .headers(owner, revision, lock)
-            .handoff_timeout(SHORT)
-            .layer()
-            .unwrap();
-        let (first, other) = (scene.takes("a"), scene.store.put("/other", "a").get());
-        let (sender, guard) = oneshot::channel::<WorkerPermit>();
-        let sender = Arc::new(Mutex::new(Some(sender)));
-        let handler = service_fn(move |request: Request<RequestBody<RequestBody<Full<Bytes>>>>| {
-            sender.lock().unwrap().take().unwrap().send(running(&request)).unwrap();
-            answer(request)
-        });
-        let mut both = request("a", first);
-        both.headers_mut().insert("x-owner", "a".parse().unwrap());
-        both.headers_mut().insert("x-revision", other.into());
-        drop(send(&outer, tower::Layer::layer(&inner, handler), both).await);
-        let guard = guard.await.unwrap();
-        assert!(!guard.has_ended());
-        let (lock, layer) = if ends_first == "outer" {
-            (LOCK, outer)
-        } else {
-            ("/other", scene.fence.lock("/other").handoff_timeout(SHORT).layer().unwrap())
-        };
-        let new = scene.store.put(lock, "b").get();
-        timeout(PATIENCE, guard.ended()).await.expect("one of them has ended");
-        assert!(guard.has_ended());
-        assert_eq!(verdict(&layer, "b", new).await, "503 handoff-timeout", "{ends_first}");
-        drop(guard);
-        assert_eq!(verdict(&layer, "b", new).await, "200", "{ends_first}");
-    }
 }

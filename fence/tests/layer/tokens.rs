@@ -24,7 +24,7 @@ fn bare(headers: &[(&'static str, &str)]) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn a_request_without_a_token_or_with_one_of_two_readings_never_reaches_the_handler() {
+async fn a_missing_or_ambiguous_token_never_reaches_the_handler() {
     let scene = Scene::new();
     let revision = scene.takes("a").to_string();
     let layer = scene.layer(|lock| lock);
@@ -71,7 +71,7 @@ async fn the_headers_may_have_other_names() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_problem_document_and_tells_middleware_what_it_is() {
+async fn a_refusal_is_a_problem_document_with_an_extension() {
     let scene = Scene::new();
     let revision = scene.takes("a");
     scene.takes("b");
@@ -107,7 +107,7 @@ async fn a_grpc_request_is_refused_as_grpc_does() {
 }
 
 #[tokio::test]
-async fn what_only_a_fence_may_say_is_taken_off_a_handlers_response_and_a_fence_within_is_heard() {
+async fn fence_headers_of_a_handler_are_removed_those_of_a_fence_kept() {
     let scene = Scene::new();
     let revision = scene.takes("a");
     let layer = scene.layer(|lock| lock);
@@ -129,7 +129,7 @@ async fn what_only_a_fence_may_say_is_taken_off_a_handlers_response_and_a_fence_
 }
 
 #[tokio::test]
-async fn a_handler_is_told_who_sends_under_which_revision_of_which_lock() {
+async fn a_handler_learns_owner_revision_and_lock() {
     let scene = Scene::new();
     let revision = scene.takes("a b");
     let layer = scene.layer(|lock| lock);
@@ -160,7 +160,7 @@ async fn a_fence_is_ready_when_its_locks_have_been_read() {
 }
 
 #[tokio::test]
-async fn locks_are_read_often_enough_for_the_layer_with_the_smallest_max_age() {
+async fn locks_are_read_as_the_smallest_max_age_needs() {
     let scene = Scene::new();
     let _layers = [LONG, Duration::from_millis(50), LONG]
         .map(|max_age| scene.layer(|lock| lock.max_age(max_age)));
@@ -192,7 +192,7 @@ async fn a_lock_is_read_in_one_way_only_and_shares_its_gate() {
 }
 
 #[tokio::test]
-async fn records_may_be_json_and_some_values_mean_that_nobody_holds_the_lock() {
+async fn records_may_be_json_and_have_free_values() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.owner_field("who").free_value("nobody"));
     let revision = scene.takes(r#"{"who":"a","since":1}"#);

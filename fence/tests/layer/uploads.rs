@@ -41,7 +41,7 @@ fn superseded() -> (Scene, u64) {
 /// As seen: a connection reset in place of the refusal, since the server ended a connection whose
 /// request it had not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_writes_all_before_it_reads_sees_why_it_is_refused() {
+async fn a_client_that_writes_before_it_reads_sees_its_refusal() {
     let (scene, old) = superseded();
     let layer = scene.layer(|lock| lock);
     let server = serve(&layer, service_fn(answer)).await;
@@ -52,7 +52,7 @@ async fn a_client_that_writes_all_before_it_reads_sees_why_it_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_waits_to_be_asked_for_its_body_is_refused_without_it() {
+async fn a_client_that_expects_100_continue_is_refused_first() {
     let (scene, old) = superseded();
     let server = serve(&scene.layer(|lock| lock), service_fn(answer)).await;
     let mut connection = Connection::open(server).await.unwrap();

@@ -125,7 +125,7 @@ fn each_route_tells_its_mode_and_each_fenced_one_its_max_age() {
 
 /// The readme says how close.
 #[test]
-fn quantiles_of_verdicts_and_handoffs_can_be_read_off_from_microseconds_to_their_limits() {
+fn quantiles_span_microseconds_to_the_limits() {
     let text = text(&Metrics::new().unwrap());
     for (name, lowest, highest) in
         [("fencepost_verdict_seconds", 1e-6, 2.0), ("fencepost_handoff_wait_seconds", 5e-4, 60.0)]

@@ -68,7 +68,7 @@ fn row(timeline: &Timeline) -> Value {
 }
 
 #[test]
-fn the_refusal_of_r1_stands_on_the_bar_of_the_tenure_that_has_ended() {
+fn a_refusal_is_on_the_bar_of_its_ended_tenure() {
     let mut timeline = Timeline::default();
     timeline.tenure(change(0, None, Some(tenure("shard-1", 10, 10))));
     timeline.tenure(change(2, Some(tenure("shard-1", 10, 10)), None));
@@ -117,7 +117,7 @@ fn an_admission_is_no_dot_nor_is_what_a_setting_lets_past() {
 }
 
 #[test]
-fn a_lock_that_was_forgotten_and_is_known_again_goes_on_with_its_bar() {
+fn a_forgotten_lock_resumes_its_bar_when_known_again() {
     let mut timeline = Timeline::default();
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
     timeline.tenure(known_again(2, Some(tenure("shard-1", 10, 12))));
@@ -173,7 +173,7 @@ fn outages_begin_end_and_change_their_kind() {
 
 /// They went on for ever.
 #[test]
-fn what_is_tracked_no_longer_ends_and_goes_on_if_it_is_tracked_again() {
+fn an_untracked_lock_ends_and_resumes_when_tracked_again() {
     let mut timeline = Timeline::default();
     let bars = |timeline: &Timeline| {
         let bars = row(timeline)["tenures"].as_array().unwrap().clone();
@@ -203,7 +203,7 @@ fn what_is_tracked_no_longer_ends_and_goes_on_if_it_is_tracked_again() {
 }
 
 #[test]
-fn whoever_follows_gets_the_rows_that_have_changed_and_rows_are_bounded() {
+fn followers_get_changed_rows_up_to_a_bound() {
     let mut timeline = Timeline::default();
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
     let seen = timeline.version();
@@ -222,7 +222,7 @@ fn whoever_follows_gets_the_rows_that_have_changed_and_rows_are_bounded() {
 }
 
 #[test]
-fn a_row_that_has_changed_since_all_were_looked_at_outlasts_those_that_have_not() {
+fn a_changed_row_outlasts_unchanged_rows() {
     let (mut timeline, key) =
         (Timeline::default(), |number: usize| LockKey::new(&format!("/{number}")).unwrap());
     let began = |timeline: &mut Timeline, number| {

@@ -73,7 +73,7 @@ fn reload_looks_at_locks_of_new_routes_that_begin_alike() {
 }
 
 #[test]
-fn a_lock_that_is_read_in_another_way_is_found_wherever_it_stands() {
+fn a_lock_that_is_read_in_another_way_is_found() {
     let generation = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
     let held = hold_many(&generation);
     let problems = |key, more| {
@@ -96,7 +96,7 @@ fn a_lock_that_is_read_in_another_way_is_found_wherever_it_stands() {
 
 /// Also where no route names it any more.
 #[test]
-fn a_lock_that_has_its_gate_with_another_source_is_found_wherever_it_stands() {
+fn a_lock_with_a_gate_at_another_source_is_found() {
     let first = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
     let held = hold_many(&first);
     let without = config(&["main"], &[("/other", MAIN, "")]);

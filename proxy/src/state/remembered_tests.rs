@@ -82,7 +82,7 @@ fn within_a_tenure_the_longer_orphan_timeout_stays() {
 /// It was a later one that stood in the way: whoever held a mutex since before its lock was last
 /// taken by layout `key` was refused for good.
 #[test]
-fn a_tenure_of_another_layout_is_neither_earlier_nor_later_and_takes_the_place() {
+fn a_tenure_of_another_layout_replaces_the_earlier_one() {
     let mutex = |tenure| lock_of(Layout::Mutex, Some(tenure), 10);
     check(
         &[(lock(Some(7), 30), true), (mutex(5), true), (mutex(5), false), (mutex(4), false)],
@@ -113,7 +113,7 @@ fn forgetting_revisions_forgets_no_request() {
 }
 
 #[test]
-fn what_was_watched_counts_for_the_longest_time_until_a_process_has_left_cleanly() {
+fn watched_locks_count_longest_until_a_clean_stop() {
     let watched = |seconds| {
         let key = "/shards/{shard}/lock".to_owned();
         Entry::Watched { key, orphan_timeout: Duration::from_secs(seconds) }
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn that_a_lock_has_had_several_sources_is_forgotten_once_a_process_has_left_cleanly() {
+fn earlier_sources_are_forgotten_after_a_clean_stop() {
     let of = |source: &str, key: &str, tenure| Entry::Lock {
         source: source.to_owned(),
         lock: LockKey::new(key).unwrap(),

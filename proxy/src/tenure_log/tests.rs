@@ -115,7 +115,7 @@ impl World {
 /// without it the next process was where this one had been, and whoever asked again was told that
 /// nothing had gone back.
 #[tokio::test]
-async fn an_acceptance_comes_to_the_disk_whether_or_not_its_operator_waits_for_that() {
+async fn an_acceptance_is_written_though_nobody_waits_for_it() {
     let world = World::held_by(&["a", "b"]).await;
     world.record(3).await.unwrap();
     world.memory.note(std::slice::from_ref(&world.source));
@@ -165,7 +165,7 @@ impl GateMemory for Intruder {
 }
 
 #[tokio::test]
-async fn no_tenure_of_a_lost_history_is_recorded_once_that_is_to_be_forgotten() {
+async fn no_tenure_of_a_forgotten_history_is_recorded() {
     let intruder = Arc::<OnceLock<Arc<Intruder>>>::default();
     let world = World::with(&["a", "b"], |memory| {
         let (gates, memory) = (memory.of_source("main"), Arc::downgrade(memory));
@@ -211,7 +211,7 @@ async fn a_record_that_an_acceptance_overtakes_is_none() {
 }
 
 #[tokio::test]
-async fn a_tenure_that_was_recorded_by_a_later_revision_of_its_own_is_recorded() {
+async fn a_later_revision_records_its_whole_tenure() {
     let world = World::held_by(&["a", "a"]).await;
     world
         .memory
@@ -246,7 +246,7 @@ async fn a_tenure_that_a_later_one_stands_in_the_way_of_is_not_let_in() {
 /// start was told that the store had gone back once more. Whoever notes does nothing else here, so
 /// that of so many acceptances several would fall in between.
 #[tokio::test]
-async fn how_far_a_store_was_seen_before_an_acceptance_is_not_noted_after_it() {
+async fn progress_from_before_an_acceptance_is_not_noted_after() {
     let world = World::held_by(&["a"]).await;
     for number in 0..60 {
         let (name, store) = (format!("source {number}"), MemoryStore::new());
@@ -288,41 +288,10 @@ async fn how_far_a_store_was_seen_before_an_acceptance_is_not_noted_after_it() {
     assert!(seen.values().all(|seen| seen.revision <= revision(2)), "{seen:?}");
 }
 
-/// Each was waited for before the next was handed over: a file in which a thousand routes begin to
-/// watch was refused, since the disk had not taken all of them within the time of a reload, and a
-/// start took as long as so many commits.
-#[tokio::test]
-async fn however_many_routes_watch_the_disk_is_told_of_all_of_them_at_once() {
-    let (scratch, routes) = (Scratch::new(), 1_000);
-    let memory = Memory::open(scratch.path()).unwrap();
-    memory.state.begin().await.unwrap();
-    let watching = |number| {
-        format!(
-            "[[route]]\nname = \"r{number}\"\npath = \"/{number}/\"\nupstream = \"http://127.0.0.1:9000\"\nmode = \"shadow\"\n\
-             lock = {{ source = \"main\", key = \"/{number}\" }}\n"
-        )
-    };
-    let text: String = (0..routes).map(watching).collect();
-    let config = Config::from_toml(
-        "f.toml",
-        &format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\n[source.main]\nkind = \"memory\"\n{text}"
-        ),
-    );
-    let config = config.unwrap();
-    {
-        let mut told = pin!(memory.will_watch(&config));
-        let _ = poll_fn(|context| Poll::Ready(told.as_mut().poll(context))).await;
-    }
-    memory.state.written().await.unwrap();
-    drop(memory);
-    assert_eq!(StateDir::open(scratch.path()).unwrap().1.watched.len(), routes);
-}
-
 /// It was remembered for as long as its source was there, where that is called otherwise than in
 /// the process before.
 #[tokio::test]
-async fn what_an_operator_has_ended_is_ended_though_its_source_has_another_name_and_is_made_anew() {
+async fn cleared_orphans_stay_cleared_under_a_renamed_source() {
     let world = World::held_by(&["a"]).await;
     world.record(2).await.unwrap();
     let crashed = Scratch::new();
@@ -338,7 +307,7 @@ async fn what_an_operator_has_ended_is_ended_though_its_source_has_another_name_
 /// Its gate began with the floor of the other one: whoever held the mutex since before was told
 /// `replayed-tenure`, though nobody had come after.
 #[tokio::test]
-async fn a_gate_begins_with_no_tenure_of_another_layout_and_waits_for_its_requests() {
+async fn a_gate_waits_for_requests_of_another_layout() {
     let world = World::held_by(&["a"]).await;
     world.record(2).await.unwrap();
     let crashed = Scratch::new();

@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use fencepost_tests::{
-    Answer, Behaviour, Connection, Endpoint, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker,
-    eventually, request, until,
+    Behaviour, Connection, Endpoint, Etcd, EtcdVersion, FreePort, Scratch, Worker, eventually,
+    request, until,
 };
 use futures_util::future::join_all;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -88,8 +88,7 @@ async fn a_request_has_a_line_though_its_client_has_left() {
     let mut scene =
         Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
     let held = scene.store.hold("/k", "shard-1").await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let latch = scene.worker.holds("/held");
     let mut line = scene.line().await;
     line.begin(Ask::post("/held").under(&held)).await.unwrap();
     scene.worker.wait_for(1).await;
@@ -200,34 +199,6 @@ async fn a_tunnel_has_its_line_when_it_ends() {
     drop(left);
     scene.fence.terminate().await;
     assert_eq!(lines_of(&file).len(), 3, "each has one line");
-}
-
-#[tokio::test]
-async fn a_rotated_log_gets_no_lines_of_earlier_requests() {
-    let scratch = Scratch::new();
-    let (file, rotated) = (scratch.path().join("access.log"), scratch.path().join("access.log.1"));
-    let section = logging_to(file.to_str().unwrap());
-    let scene =
-        Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
-    let held = scene.store.hold("/k", "shard-1").await;
-    let mut ended_later = Vec::new();
-    for path in ["/long", "/longer"] {
-        let latch = Latch::new();
-        scene.worker.on(path, Behaviour::Hold(latch.clone(), Answer::ok("held")));
-        ended_later.push((latch, scene.start_at_worker(Ask::post(path).under(&held)).await));
-    }
-    scene.fence.reloads(&scene.config.clone().limit("drain_delay = \"0s\"")).await;
-    let targets =
-        |file: &Path| lines_of(file).iter().map(|line| line["target"].clone()).collect::<Vec<_>>();
-    for ((latch, answer), path) in ended_later.into_iter().zip(["/long", "/longer"]) {
-        latch.open();
-        assert_eq!(answer.await.unwrap().text(), "held");
-        let is_written = async || (file.exists() && targets(&file) == [path]).then_some(());
-        eventually(&format!("{path} stands alone in {}", file.display()), is_written).await;
-        std::fs::rename(&file, &rotated).unwrap();
-        assert_eq!(scene.fence.admin("POST", "/reload").await.status, 200);
-    }
-    scene.finish().await;
 }
 
 #[tokio::test]

@@ -1,12 +1,8 @@
 //! The command line.
 
 use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use fencepost_tests::{
-    Authority, Etcd, EtcdVersion, FreePort, PATIENCE, Scratch, Worker, eventually,
-};
+use fencepost_tests::{Authority, Etcd, EtcdVersion, FreePort, Scratch, Worker};
 use serde_json::{Value, json};
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
@@ -80,13 +76,6 @@ fn k() -> [Route; 1] {
 /// A file with no etcd and no worker behind it.
 fn lonely() -> Config {
     Config::new(&[NOBODY.to_owned()], NOBODY, &k())
-}
-
-/// The file with its locks in the process's own memory.
-fn in_memory(config: &Config) -> String {
-    let text = config.toml();
-    let (before, etcd) = text.split_once("kind = \"etcd\"\nendpoints = ").unwrap();
-    format!("{before}kind = \"memory\"\n{}", etcd.split_once('\n').unwrap().1)
 }
 
 #[tokio::test]
@@ -206,45 +195,6 @@ async fn unreadable_files_are_named_with_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn unwritable_output_is_a_failure_and_unwritable_errors_are_not() {
-    let good = Written::new(&in_memory(&lonely()));
-    let bad = Written::new("colour = 1\n");
-    let (good, bad) = (good.name(), bad.name());
-    let (full, errors_full) = (r#"exec "$0" "$@" > /dev/full"#, r#"exec "$0" "$@" 2> /dev/full"#);
-    let explain = ["explain", "-c", &good, "--owner", "a", "--revision", "1"];
-    for (way, arguments, code) in [
-        (full, &["check", "-c", &good][..], 1),
-        (full, &["check", "--live", "-c", &good], 1),
-        (full, &explain, 1),
-        (full, &["--help"], 1),
-        (full, &["check", "-c", &bad], 64),
-        (errors_full, &["check", "-c", &bad], 64),
-        (errors_full, &["serve", "-c", "/nonexistent"], 64),
-        (errors_full, &["serve"], 64),
-        (errors_full, &["explain", "-c", &good, "--owner", "a"], 64),
-        (errors_full, &["demo", "--etcd", NOBODY], 1),
-        (errors_full, &["check", "-c", &good], 0),
-    ] {
-        let ran = Ran::of("sh", &[&["-c", way, BINARY], arguments].concat()).await.ended(code);
-        let says = if way == full && code == 1 {
-            "standard output cannot be written: No space left"
-        } else {
-            ""
-        };
-        assert!(ran.stderr.contains(says), "{arguments:?}: {ran:?}");
-    }
-    // The reader of the output has left before anything is printed.
-    let (theirs, ours) = std::io::pipe().unwrap();
-    drop(theirs);
-    let mut command = tokio::process::Command::new(BINARY);
-    let ended = command.args(explain).stdout(ours).stderr(Stdio::null()).status();
-    assert_eq!(
-        tokio::time::timeout(PATIENCE, ended).await.expect("it ends").unwrap().code(),
-        Some(1)
-    );
-}
-
-#[tokio::test]
 async fn help_and_version_are_right_usage() {
     for (arguments, says) in [
         ("--help", "fencepost demo"),
@@ -268,7 +218,7 @@ async fn help_and_version_are_right_usage() {
 }
 
 #[tokio::test]
-async fn a_start_without_address_or_descriptors_ends_with_1() {
+async fn a_start_on_a_taken_address_ends_with_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (listen, admin) in [(address.as_str(), "127.0.0.1:0"), ("127.0.0.1:0", &address)] {
@@ -277,17 +227,6 @@ async fn a_start_without_address_or_descriptors_ends_with_1() {
         );
         let Ran { stderr, .. } = fencepost(serve).await.ended(1);
         assert!(stderr.contains(&address) && stderr.contains("in use"), "{stderr}");
-    }
-    let file = Written::new(&lonely().toml());
-    for (descriptors, command) in
-        (5..=16).map(|count| (count, "serve")).chain((5..=8).map(|count| (count, "check")))
-    {
-        let limit = format!("--nofile={descriptors}");
-        let live = if command == "check" { &["--live"][..] } else { &[] };
-        let arguments = [&limit, "--", BINARY, command, "-c", &file.name()];
-        let Ran { stderr, .. } =
-            Ran::of("prlimit", &[&arguments[..], live].concat()).await.ended(1);
-        assert!(stderr.contains("Too many open files"), "{limit} {command}: {stderr}");
     }
 }
 
@@ -479,81 +418,6 @@ async fn check_of_endpoints_of_two_clusters_says_which_is_which() {
         );
         check(&configured.endpoints(&[ours.endpoint()]), 0).await;
     }
-}
-
-#[tokio::test]
-async fn check_of_many_silent_routes_waits_for_all_at_once() {
-    let silent = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = |listener: &std::net::TcpListener| listener.local_addr().unwrap();
-    let (etcd, workers): (_, Vec<_>) = (silent(), (0..20).map(|_| silent()).collect());
-    let file = Written::new("");
-    let authority = file.place("ca.pem");
-    std::fs::write(&authority, Authority::new("mine").certificate()).unwrap();
-    let routes: Vec<Route> = (0..)
-        .zip(&workers)
-        .map(|(number, worker)| {
-            let lock = format!("key = \"/k/{number}\"");
-            let to = format!(
-                "upstream = \"https://{}\"\nupstream_tls = {{ ca = {authority:?} }}",
-                at(worker)
-            );
-            Route::new(&format!("k{number}"), &format!("/{number}/"), &lock).with(&to)
-        })
-        .collect();
-    file.write(Config::new(&[format!("http://{}", at(&etcd))], "", &routes).toml());
-    let began = Instant::now();
-    let Ran { stdout, .. } = file.ask("check --live").await.ended(1);
-    assert!(
-        began.elapsed() < Duration::from_secs(30),
-        "one by one it takes more than a minute: {:?}",
-        began.elapsed()
-    );
-    let told = stdout.lines().filter(|line| line.starts_with("worker "));
-    let expected =
-        workers.iter().map(|worker| format!("worker https://{}: did not accept", at(worker)));
-    assert!(
-        told.zip(expected).filter(|(line, begins)| line.starts_with(begins)).count() == 20,
-        "{stdout}"
-    );
-}
-
-#[tokio::test]
-async fn check_says_which_source_no_route_reads_from() {
-    let (etcd, worker, nobody) =
-        (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, FreePort::reserve());
-    let off = k().map(|route| route.with(r#"mode = "off""#));
-    let config = Config::new(&[], &worker.endpoint().to_string(), &off);
-    let file = Written::new(&in_memory(&config));
-    file.ask("check --live").await.ended(0);
-    let dead = format!("http://{}", nobody.address());
-    for (endpoint, code, says) in
-        [(etcd.endpoint(), 0, "runs etcd 3.5"), (dead, 1, "Connection refused")]
-    {
-        file.write(config.clone().endpoints(&[endpoint]).toml());
-        let Ran { stdout, .. } = file.ask("check --live").await.ended(code);
-        assert!(stdout.contains("source main: not in use") && stdout.contains(says), "{stdout}");
-    }
-}
-
-#[tokio::test]
-async fn a_source_in_memory_is_not_taken_for_an_etcd() {
-    let worker = Worker::start().await;
-    let config =
-        Config::new(&[], &worker.endpoint().to_string(), &k()).limit(r#"drain_delay = "0s""#);
-    let text = in_memory(&config);
-    let Ran { stdout, .. } = Written::new(&text).ask("check --live").await.ended(0);
-    assert!(
-        stdout.contains("source main: a store inside of this process") && !stdout.contains("etcd"),
-        "{stdout}"
-    );
-    let mut fence = Fencepost::launch_text(&text).await;
-    eventually("its members are known", async || {
-        let known = fence.admin_json("/locks").await;
-        (known["sources"][0]["members"][0]["endpoint"] == "memory").then_some(())
-    })
-    .await;
-    assert!(fence.terminate().await.success());
-    fence.has_not_logged("etcd");
 }
 
 #[tokio::test]

@@ -5,8 +5,6 @@ use fencepost_tests::{
     Answer, Authority, Behaviour, BodyEnd, Etcd, EtcdVersion, Latch, Network, Scratch, Subject,
     Worker, WorkerTls, eventually, replace_file,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::scene::{Ask, Ledger, Line, send};
@@ -231,34 +229,4 @@ fn a_tunnel_that_is_cut_delivers_nothing_later() {
             assert_eq!(scene.arrived(), ["/tunnel", "/r2"], "{spoken:?}");
         }
     });
-}
-
-#[tokio::test]
-async fn an_idle_connection_ends_in_order_when_the_process_drains() {
-    const BODY_BYTES: usize = 48_000;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    // So that most of the request stays with fencepost's side of the kernel.
-    socket2::SockRef::from(&listener).set_recv_buffer_size(4_096).unwrap();
-    let upstream = format!("http://{}", listener.local_addr().unwrap());
-    let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let config = Config::new(&[etcd.endpoint()], &upstream, &[Route::k()])
-        .limit("upstream_idle_timeout = \"1m\"\ndrain_delay = \"0s\"");
-    let (store, mut fence) = (Store::of(&etcd).await, Fencepost::serve(&config).await);
-    let holder = store.hold("/k", "a").await;
-    let (ledger, ask) =
-        (Ledger::default(), Ask::post("/").under(&holder).body(&[b'x'; BODY_BYTES]));
-    let mut received = Vec::new();
-    let (answer, mut connection) = tokio::join!(send(&fence.listener, &ledger, ask), async {
-        let (mut connection, _) = listener.accept().await.unwrap();
-        while !received.windows(4).any(|window| window == b"\r\n\r\n") {
-            received.push(connection.read_u8().await.unwrap());
-        }
-        // It answers before it has read the body.
-        connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
-        connection
-    });
-    assert_eq!(answer.status, 200);
-    assert!(fence.terminate().await.success());
-    let rest = connection.read_to_end(&mut received).await.expect("an end, not a reset");
-    assert_eq!(rest, BODY_BYTES);
 }

@@ -501,33 +501,6 @@ async fn a_page_that_is_cut_off_says_so_and_connects_again() {
 }
 
 #[tokio::test]
-async fn a_paused_table_stands_still_over_a_reconnect() {
-    let browser = Browser::start().await;
-    let scene = Scene::open(VERSION, &routes()).await;
-    let stale = scene.store.hold(LOCK, "shard-2").await;
-    scene.store.hold(LOCK, "shard-1").await;
-    let relay = Relay::start(scene.fence.admin).await;
-    let page = Page::open(browser, relay.address(), "").await;
-    let before = decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
-    page.until_there(&format!("#decision-rows tr[data-id='{before}']")).await;
-    page.click("#pause").await;
-    relay.cut().await;
-    page.until_state("cut-off").await;
-    for _ in 0..3 {
-        decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
-    }
-    relay.restore().await;
-    let counted = "return document.querySelector('#pause').innerText === 'Resume (3 new)'";
-    page.browser.until("the page counts what it holds back", counted, &[]).await;
-    assert_eq!(page.count("#decision-rows tr").await, 1);
-    page.click("#pause").await;
-    page.until_count("#decision-rows tr", 4).await;
-    assert_eq!(page.text("#pause").await, "Pause");
-    assert_eq!(page.complaints().await, Vec::<String>::new());
-    scene.finish().await;
-}
-
-#[tokio::test]
 async fn a_revision_beyond_javascript_is_shown_as_it_is() {
     let browser = Browser::start().await;
     let scene = Scene::open(VERSION, &routes()).await;

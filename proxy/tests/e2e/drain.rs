@@ -1,12 +1,9 @@
 //! The steps in which a process stops, under load.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fencepost_tests::{
-    Answer, Behaviour, Etcd, EtcdVersion, Latch, Relay, Scratch, eventually, request,
-};
+use fencepost_tests::{Etcd, EtcdVersion, Relay, Scratch, eventually, request};
 
 use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Route};
@@ -77,8 +74,7 @@ async fn no_request_is_lost_while_a_balancer_removes_the_process() {
 async fn what_has_not_ended_by_the_deadline_is_cut_and_counted() {
     let short = "drain_delay = \"0s\"\ndrain_timeout = \"100ms\"";
     let (mut scene, tenure) = scene(|config| config.limit(short)).await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let latch = scene.worker.holds("/held");
     let mut lines = [scene.line().await, scene.line().await];
     for line in &mut lines {
         line.begin(Ask::post("/held").under(&tenure)).await.unwrap();
@@ -99,8 +95,7 @@ async fn whoever_says_it_twice_need_not_wait() {
             config.limit(&format!("drain_delay = {delay:?}\ndrain_timeout = \"1h\""))
         })
         .await;
-        let latch = Latch::new();
-        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let latch = scene.worker.holds("/held");
         let mut line = scene.line().await;
         line.begin(Ask::post("/held").under(&tenure)).await.unwrap();
         scene.worker.wait_for(1).await;
@@ -124,8 +119,7 @@ async fn requests_before_the_worker_are_refused_before_the_cut() {
         let route = Route::k().with(r#"handoff_timeout = "1h""#);
         let mut scene =
             Scene::with(EtcdVersion::V3_5, &[route], |config| config.limit(&limits)).await;
-        let latch = Latch::new();
-        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let latch = scene.worker.holds("/held");
         let old = scene.store.hold("/k", "shard-1").await;
         let mut held = scene.line().await;
         held.begin(Ask::post("/held").under(&old)).await.unwrap();
@@ -195,27 +189,6 @@ async fn requests_that_wait_for_the_store_are_refused_before_the_cut() {
         let answer = line.connection().final_response().await.expect("it is answered");
         assert_refused(&answer, "draining", lock, None);
     }
-    assert!(scene.fence.process().end_of_itself().await.success());
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn requests_that_wait_for_the_disk_are_refused_before_the_cut() {
-    let scratch = Scratch::new();
-    let state_dir = scratch.path().join("state");
-    let short = "drain_delay = \"0s\"\ndrain_timeout = \"100ms\"";
-    let (mut scene, tenure) = scene(|config| config.limit(short).remembering_in(&state_dir)).await;
-    let next = state_dir.join("journal.next");
-    make_fifo(&next);
-    std::fs::remove_file(state_dir.join("journal")).unwrap();
-    let mut line = scene.line().await;
-    line.begin(Ask::post("/").under(&tenure)).await.unwrap();
-    scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 1.0).await;
-    scene.fence.process().terminate();
-    let answer = line.connection().final_response().await.expect("it is answered");
-    assert_refused(&answer, "draining", "/k", None);
-    // The process ends once its disk lets it.
-    let _reader = File::options().read(true).write(true).open(&next).unwrap();
     assert!(scene.fence.process().end_of_itself().await.success());
     scene.finish().await;
 }

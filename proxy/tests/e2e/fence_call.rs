@@ -1,6 +1,6 @@
 //! `POST /.well-known/fence`: how a new master closes the door behind its predecessor.
 
-use fencepost_tests::{Answer, Behaviour, Connection, EtcdVersion, Latch, Response, request};
+use fencepost_tests::{Behaviour, EtcdVersion, Response, request};
 
 use crate::fencepost::Route;
 use crate::refusal::{assert_refused, reason};
@@ -54,7 +54,7 @@ fn called_worker(scene: &Scene) -> bool {
 }
 
 #[tokio::test]
-async fn it_returns_only_when_the_predecessors_last_request_has_left_the_worker() {
+async fn the_fence_call_returns_after_the_predecessors_last_request() {
     for version in EtcdVersion::ALL {
         let beside = Route::new("beside", "/beside/", r#"key = "/beside""#);
         let routes = Layout::ALL.map(|layout| {
@@ -70,8 +70,7 @@ async fn it_returns_only_when_the_predecessors_last_request_has_left_the_worker(
         for layout in Layout::ALL {
             let (lock, path) =
                 (format!("/locks/{}", layout.name()), format!("/{}/held", layout.name()));
-            let latch = Latch::new();
-            scene.worker.on(&path, Behaviour::Hold(latch.clone(), Answer::ok("held")));
+            let latch = scene.worker.holds(&path);
             let session = scene.store.session("shard-1").await;
             let old = scene.store.acquire(layout, &lock, &session).await.tenure;
             assert_closed(&call(&scene, &old, Some(&lock)).await);
@@ -141,8 +140,7 @@ async fn it_is_answered_right_after_the_lock_was_taken() {
 #[tokio::test]
 async fn a_caller_that_does_not_hold_the_lock_is_refused() {
     for version in EtcdVersion::ALL {
-        let elected = Route::new("e", "/e/", r#"key = "/e", layout = "election""#);
-        let scene = Scene::open(version, &[elected, guarded(&[])]).await;
+        let scene = Scene::open(version, &[guarded(&[])]).await;
         let refused = async |tenure: &Tenure, expected: &str, present: Option<&Tenure>| {
             assert_refused(&call(&scene, tenure, Some(LOCK)).await, expected, LOCK, present);
         };
@@ -162,30 +160,6 @@ async fn a_caller_that_does_not_hold_the_lock_is_refused() {
         scene.store.delete(LOCK).await;
         scene.until_known(LOCK, None).await;
         refused(&third, "no-owner", None).await;
-
-        let (leader, waiter) =
-            (scene.store.session("leader").await, scene.store.session("waiter").await);
-        let held = scene.store.acquire(Layout::Election, "/e", &leader).await;
-        let queueing = tokio::spawn({
-            let (store, waiter) = (scene.store.clone(), waiter.clone());
-            async move { store.acquire(Layout::Election, "/e", &waiter).await }
-        });
-        let queue = fencepost_tests::eventually("the other queues", async || {
-            let queue = scene.store.queue("/e/").await;
-            (queue.len() == 2).then_some(queue)
-        })
-        .await;
-        let early = Tenure::new("waiter", queue[1].1);
-        assert_refused(
-            &call(&scene, &early, Some("/e")).await,
-            "not-yet-owner",
-            "/e",
-            &held.tenure,
-        );
-        assert_closed(&call(&scene, &held.tenure, Some("/e")).await);
-        scene.store.crash(&leader).await;
-        assert_eq!(queueing.await.unwrap().tenure, early);
-        assert_closed(&call(&scene, &early, Some("/e")).await);
         scene.finish().await;
     }
 }
@@ -310,45 +284,21 @@ async fn it_takes_a_token_by_the_headers_of_any_route_of_its_lock() {
 }
 
 #[tokio::test]
-async fn it_names_one_host_like_any_request() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
-    let held = scene.store.hold(LOCK, "shard-1").await;
-    for (version, hosts, expected) in [
-        ("1.1", "Host: h\r\n", 204),
-        ("1.0", "", 204),
-        ("1.1", "", 400),
-        ("1.1", "Host: h\r\nHost: h\r\n", 400),
-        ("1.1", "Host: h/x\r\n", 400),
-    ] {
-        let token = format!("Fence-Owner: shard-1\r\nFence-Revision: {}\r\n", held.revision);
-        let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
-        let call = format!("POST /.well-known/fence HTTP/{version}\r\n{hosts}{token}\r\n");
-        connection.send(call).await.unwrap();
-        let answer = connection.final_response().await.unwrap();
-        assert_eq!(answer.status, expected, "{version} {hosts:?}: {}", answer.text());
-    }
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn it_gives_up_after_handoff_timeout_and_the_barrier_still_stands() {
+async fn the_fence_call_gives_up_after_handoff_timeout() {
     for version in EtcdVersion::ALL {
         // What `dangerous_proceed` lets past, this call does not deny.
         for on_timeout in ["reject", "dangerous_proceed"] {
             let on_timeout = format!("on_handoff_timeout = {on_timeout:?}");
             let lines = [r#"handoff_timeout = "150ms""#, &on_timeout, r#"orphan_timeout = "1h""#];
             let scene = Scene::open(version, &[guarded(&lines)]).await;
-            let latch = Latch::new();
-            scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
             scene.worker.on("/reset", Behaviour::Reset);
             let old = scene.store.hold(LOCK, "shard-1").await;
-            let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+            let held = scene.held(Ask::post("/held").under(&old)).await;
             assert_eq!(scene.send(Ask::post("/reset").under(&old)).await.status, 502);
             let new = scene.store.hold(LOCK, "shard-2").await;
             let answer = call(&scene, &new, None).await;
             assert_refused(&answer, "handoff-timeout", LOCK, &new);
-            latch.open();
-            assert_eq!(held.await.unwrap().text(), "held");
+            held.ends().await;
             scene.until_at_worker(LOCK, 0, 1).await;
             // Orphans are waited for too, and the answer tells for how long.
             let answer = call(&scene, &new, None).await;
@@ -360,16 +310,4 @@ async fn it_gives_up_after_handoff_timeout_and_the_barrier_still_stands() {
             scene.finish().await;
         }
     }
-}
-
-#[tokio::test]
-async fn only_a_post_is_the_call() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
-    let held = scene.store.hold(LOCK, "shard-1").await;
-    let answer = scene.send(Ask::post("/.well-known/fence").method("GET")).await;
-    assert_refused(&answer, "token-missing", LOCK, None);
-    // Another method is a request like any other.
-    let answer = scene.send(Ask::post("/.well-known/fence").method("GET").under(&held)).await;
-    assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
-    scene.finish().await;
 }

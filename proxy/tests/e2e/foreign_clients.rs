@@ -1,7 +1,5 @@
 //! HTTP clients that others wrote.
 
-use std::time::Duration;
-
 use fencepost_tests::{Etcd, EtcdVersion, Scratch};
 
 use crate::fencepost::{Config, Fencepost, Route};
@@ -160,26 +158,4 @@ async fn a_websocket_works_through_it_and_a_refused_one_is_not_opened() {
         python("websocket_client.py", &[address, &stale.owner, &stale.revision.to_string()]).await;
     assert_eq!(said.trim(), "refused 412 stale-tenure");
     assert_eq!(server.log().matches("opened").count(), opened, "{}", server.log());
-}
-
-#[tokio::test]
-async fn sixty_four_streams_of_one_connection_are_judged_one_by_one() {
-    let (scene, tenure, stale) = held().await;
-    scene.worker.on(
-        "/slow",
-        fencepost_tests::Behaviour::Answer(
-            fencepost_tests::Answer::ok("x".repeat(64)).trickling(8, Duration::from_millis(5)),
-        ),
-    );
-    let url = format!("{}/slow", scene.fence.listener);
-    for (tenure, summary) in
-        [(&tenure, "640 2xx, 0 3xx, 0 4xx, 0 5xx"), (&stale, "0 2xx, 0 3xx, 640 4xx, 0 5xx")]
-    {
-        let Headers { owner, revision } = headers(tenure);
-        let arguments = ["-n", "640", "-c", "2", "-m", "64", "-H", &owner, "-H", &revision, &url];
-        let said = printed("h2load", &arguments).await;
-        assert!(said.contains(&format!("status codes: {summary}")), "{said}");
-    }
-    assert_eq!(scene.worker.seen().iter().filter(|seen| seen.path == "/slow").count(), 640);
-    scene.finish().await;
 }

@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fencepost_tests::{
-    Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Response, Seen, Worker, eventually,
+    Answer, Behaviour, EtcdVersion, Latch, Response, Seen, Worker, eventually, until,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::fencepost::Route;
 use crate::refusal::{assert_refused, reason};
-use crate::scene::{Ask, Line, Scene};
+use crate::scene::{Ask, Dice, Line, Scene};
 use crate::store::{Layout, Store, Tenure};
 
 const LOCK: &str = "/k";
@@ -77,7 +76,7 @@ async fn clear_orphans(scene: &Scene) -> String {
 }
 
 #[tokio::test]
-async fn a_new_holders_requests_wait_until_its_predecessors_last_one_has_ended() {
+async fn a_new_holder_waits_for_its_predecessors_last_request() {
     for version in EtcdVersion::ALL {
         let routes = Layout::ALL.map(|layout| {
             let name = layout.name();
@@ -91,12 +90,10 @@ async fn a_new_holders_requests_wait_until_its_predecessors_last_one_has_ended()
         let other = scene.store.hold("/beside", "another").await;
         for layout in Layout::ALL {
             let (name, lock) = (layout.name(), format!("/locks/{}", layout.name()));
-            let latch = Latch::new();
             let held_path = format!("/{name}/held");
-            scene.worker.on(&held_path, Behaviour::Hold(latch.clone(), Answer::ok("held")));
             let session = scene.store.session("shard-1").await;
             let old = scene.store.acquire(layout, &lock, &session).await.tenure;
-            let held = scene.start_at_worker(Ask::post(&held_path).under(&old)).await;
+            let held = scene.held(Ask::post(&held_path).under(&old)).await;
             scene.store.crash(&session).await;
             let session = scene.store.session("shard-2").await;
             let new = scene.store.acquire(layout, &lock, &session).await.tenure;
@@ -116,8 +113,7 @@ async fn a_new_holders_requests_wait_until_its_predecessors_last_one_has_ended()
                 late.text()
             );
 
-            latch.open();
-            assert_eq!(held.await.unwrap().text(), "held");
+            held.ends().await;
             for waited in waiting {
                 let answer = waited.await.unwrap();
                 assert_eq!(answer.status, 200, "etcd {version}, {layout:?}: {}", answer.text());
@@ -130,24 +126,6 @@ async fn a_new_holders_requests_wait_until_its_predecessors_last_one_has_ended()
         }
         scene.finish().await;
     }
-}
-
-/// Requests of the present holder do not wait for each other.
-#[tokio::test]
-async fn requests_of_one_tenure_run_side_by_side() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let first = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/held").under(&first)).await;
-    scene.admits("/", &first).await;
-    // A renewal stays in its tenure.
-    let renewed = scene.store.hold(LOCK, "shard-1").await;
-    scene.admits("/", &renewed).await;
-    scene.admits("/", &first).await;
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
-    scene.finish().await;
 }
 
 #[tokio::test]
@@ -190,13 +168,11 @@ async fn the_barrier_stands_for_a_client_that_has_left() {
 
 /// A client that waits at the barrier and leaves: its request is never sent.
 #[tokio::test]
-async fn a_request_whose_client_leaves_at_the_barrier_is_never_forwarded() {
+async fn a_client_that_leaves_the_barrier_is_never_forwarded() {
     let scene = Scene::open(EtcdVersion::V3_5, &[beside(), guarded(&[])]).await;
     let other = scene.store.hold("/beside", "another").await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let old = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+    let held = scene.held(Ask::post("/held").under(&old)).await;
     let new = scene.store.hold(LOCK, "shard-2").await;
     let mut line = scene.line().await;
     line.begin(Ask::post("/given-up").under(&new)).await.unwrap();
@@ -205,86 +181,18 @@ async fn a_request_whose_client_leaves_at_the_barrier_is_never_forwarded() {
     nothing_of(&scene, "/given-up", &other).await;
     drop(line);
     scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 1.0).await;
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
+    held.ends().await;
     scene.admits("/next", &new).await;
     nothing_of(&scene, "/given-up", &other).await;
     scene.finish().await;
 }
 
-/// A request of shard-1, at the worker until the latch opens, and the tenure of shard-2, which has
-/// taken the lock.
-struct Held {
-    latch: Latch,
-    held: JoinHandle<Response>,
-    second: Tenure,
-}
-
-async fn handing_over() -> (Scene, Held) {
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1h""#])]).await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let first = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/held").under(&first)).await;
-    let second = scene.store.hold(LOCK, "shard-2").await;
-    (scene, Held { latch, held, second })
-}
-
-/// Only those counted that went in, or had waited for too long: clients that give up sooner were
-/// nowhere.
 #[tokio::test]
-async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
-    let (scene, Held { latch, held, second }) = handing_over().await;
-    scene.until_known(LOCK, Some("shard-2")).await;
-    let until_waiting = async |count: u64| {
-        eventually("so many wait at the barrier", async || {
-            let timeline = scene.fence.admin_json("/timeline").await;
-            let waits = timeline["locks"][0]["waits"].as_array()?;
-            (waits.iter().filter_map(|bar| bar["waiting"].as_u64()).sum::<u64>() == count)
-                .then_some(())
-        })
-        .await;
-    };
-    let counted = async |requests: f64| {
-        scene.until_metric(r#"fencepost_handoffs_total{route="k"}"#, requests).await;
-        scene.until_metric("fencepost_handoff_wait_seconds_count", requests).await;
-    };
-    for path in ["/second", "/.well-known/fence"] {
-        let mut line = scene.line().await;
-        line.begin(Ask::post(path).under(&second)).await.unwrap();
-        until_waiting(1).await;
-        drop(line);
-        until_waiting(0).await;
-    }
-    counted(2.0).await;
-    assert_eq!(scene.counted().await, 1, "only the one at the worker has a verdict");
-    assert_eq!(
-        scene.fence.metric("fencepost_verdict_seconds_count").await,
-        2.0,
-        "and one has left that was judged"
-    );
-    let refused = scene.start(Ask::post("/second").under(&second));
-    until_waiting(1).await;
-    let third = scene.store.hold(LOCK, "shard-3").await;
-    assert_refused(&refused.await.unwrap(), "stale-tenure", LOCK, &third);
-    counted(3.0).await;
-    let last = scene.start(Ask::post("/third").under(&third));
-    until_waiting(1).await;
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
-    assert_eq!(last.await.unwrap().status, 200);
-    counted(4.0).await;
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn after_handoff_timeout_a_request_is_refused_and_the_barrier_still_stands() {
+async fn after_handoff_timeout_the_barrier_still_stands() {
     for version in EtcdVersion::ALL {
         let scene = Scene::open(version, &[guarded(&[r#"handoff_timeout = "200ms""#])]).await;
-        let latch = Latch::new();
-        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
         let old = scene.store.hold(LOCK, "shard-1").await;
-        let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+        let held = scene.held(Ask::post("/held").under(&old)).await;
         let new = scene.store.hold(LOCK, "shard-2").await;
         for _ in 0..3 {
             let sent = Instant::now();
@@ -303,8 +211,7 @@ async fn after_handoff_timeout_a_request_is_refused_and_the_barrier_still_stands
         assert_eq!(scene.fence.metric(refused).await, 3.0);
         assert_eq!(scene.fence.metric(r#"fencepost_handoffs_total{route="k"}"#).await, 3.0);
         assert_eq!(scene.fence.metric("fencepost_handoff_wait_seconds_count").await, 3.0);
-        latch.open();
-        assert_eq!(held.await.unwrap().text(), "held");
+        held.ends().await;
         scene.until_at_worker(LOCK, 0, 0).await;
         scene.admits("/next", &new).await;
         assert_in_order(&scene.worker.seen(), "/held", "/next");
@@ -321,10 +228,8 @@ async fn dangerous_proceed_overlaps_and_is_counted() {
     ];
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines)]).await;
     let dangerous = r#"fencepost_dangerous_total{route="k",setting="on_handoff_timeout"}"#;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let old = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+    let held = scene.held(Ask::post("/held").under(&old)).await;
     let new = scene.store.hold(LOCK, "shard-2").await;
     assert_eq!(scene.fence.metric(dangerous).await, 0.0);
     let sent = Instant::now();
@@ -341,75 +246,15 @@ async fn dangerous_proceed_overlaps_and_is_counted() {
     assert_eq!(scene.at_worker(LOCK).await.0, 1, "the request of the old tenure still runs");
     // Past the barrier, not past the verdict.
     assert_refused(&scene.send(Ask::post("/late").under(&old)).await, "stale-tenure", LOCK, &new);
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
+    held.ends().await;
     scene.until_at_worker(LOCK, 0, 0).await;
     scene.admits("/after", &new).await;
     assert_eq!(scene.fence.metric(dangerous).await, 1.0, "nothing to pass any more");
     scene.finish().await;
 }
 
-/// It has not waited, so that it does not go past the barrier either where that is what a long wait
-/// leads to.
 #[tokio::test]
-async fn a_thousand_requests_wait_at_a_barrier_and_one_more_is_answered_at_once() {
-    const WAITING: usize = 1_000;
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    assert!(
-        maximum.is_none_or(|most| most > 4_000),
-        "this test needs 4,000 descriptors (ulimit -Hn)"
-    );
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
-    let lines = [r#"handoff_timeout = "1h""#, r#"on_handoff_timeout = "dangerous_proceed""#];
-    // A thousand connect at once in the end: more than the worker's system keeps for it, so that
-    // some have to try again.
-    let routes = [beside(), guarded(&lines)];
-    let scene =
-        Scene::with(EtcdVersion::V3_5, &routes, |config| config.limit(r#"connect_timeout = "1m""#))
-            .await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let other = scene.store.hold("/beside", "another").await;
-    let old = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
-    let new = scene.store.hold(LOCK, "shard-2").await;
-    let until_waiting = async |count: usize| {
-        eventually(&format!("{count} wait"), async || {
-            (scene.fence.admin_json("/routes").await["routes"][1]["waiting"] == count).then_some(())
-        })
-        .await;
-    };
-    let mut waiting = Vec::with_capacity(WAITING);
-    for _ in 0..WAITING {
-        let mut line = scene.line().await;
-        line.begin(Ask::post("/next").under(&new)).await.unwrap();
-        waiting.push(line);
-    }
-    until_waiting(WAITING).await;
-    for _ in 0..2 {
-        let one_more = scene.send(Ask::post("/next/more").under(&new)).await;
-        assert_refused(&one_more, "handoff-timeout", LOCK, &new);
-    }
-    nothing_of(&scene, "/next", &other).await;
-    let dangerous = r#"fencepost_dangerous_total{route="k",setting="on_handoff_timeout"}"#;
-    assert_eq!(scene.fence.metric(dangerous).await, 0.0);
-    // Who leaves makes room for another.
-    waiting.pop();
-    until_waiting(WAITING - 1).await;
-    let another = scene.start(Ask::post("/next/another").under(&new));
-    until_waiting(WAITING).await;
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
-    for line in &mut waiting {
-        assert_eq!(line.connection().final_response().await.unwrap().status, 200);
-    }
-    assert_eq!(another.await.unwrap().status, 200);
-    assert_eq!(scene.fence.metric(dangerous).await, 0.0);
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn a_request_whose_connection_was_reset_counts_for_orphan_timeout() {
+async fn a_reset_request_counts_for_orphan_timeout() {
     for version in EtcdVersion::ALL {
         let scene = Scene::open(version, &[beside(), guarded(&[r#"orphan_timeout = "5s""#])]).await;
         let other = scene.store.hold("/beside", "another").await;
@@ -466,20 +311,9 @@ async fn an_operator_ends_orphans_by_hand() {
     scene.admits("/next", &new).await;
     assert_eq!(scene.at_worker(LOCK).await, (0, 0));
     assert_eq!(clear_orphans(&scene).await, "0 orphans of lock \"/k\" no longer count\n");
+    scene.until_metric(r#"fencepost_orphans{route="k"}"#, 0.0).await;
     // They were ended, they did not outlast their time.
     assert_eq!(scene.fence.metric(r#"fencepost_orphans_expired_total{route="k"}"#).await, 0.0);
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn orphans_that_were_ended_by_hand_are_counted_no_more() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[r#"orphan_timeout = "1h""#])]).await;
-    scene.worker.on("/reset", Behaviour::Reset);
-    let held = scene.store.hold(LOCK, "shard-1").await;
-    assert_failed(&scene.send(Ask::post("/reset").under(&held)).await, 502, "worker-no-answer");
-    assert_eq!(scene.fence.metric(r#"fencepost_orphans{route="k"}"#).await, 1.0);
-    assert_eq!(clear_orphans(&scene).await, "1 orphans of lock \"/k\" no longer count\n");
-    scene.until_metric(r#"fencepost_orphans{route="k"}"#, 0.0).await;
     scene.finish().await;
 }
 
@@ -537,27 +371,8 @@ async fn a_late_answer_ends_the_orphan_that_its_timeout_made() {
     }
 }
 
-/// Without a time for the whole it would have gone on for an hour.
 #[tokio::test]
-async fn a_request_that_takes_too_long_altogether_is_an_orphan_however_busy_its_worker_is() {
-    let lines =
-        [r#"request_timeout = "500ms""#, r#"upstream_timeout = "1h""#, r#"orphan_timeout = "1h""#];
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines)]).await;
-    let trickle = Answer::ok("x".repeat(72_000)).trickling(1, Duration::from_millis(50));
-    scene.worker.on("/trickle", Behaviour::Answer(trickle));
-    let held = scene.store.hold(LOCK, "shard-1").await;
-    let mut line = scene.line().await;
-    line.begin(Ask::post("/trickle").under(&held)).await.unwrap();
-    let answer = tokio::time::timeout(PATIENCE, line.connection().final_response())
-        .await
-        .expect("it comes to an end");
-    assert!(answer.is_err(), "it is cut: {answer:?}");
-    scene.until_at_worker(LOCK, 0, 1).await;
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn what_waited_for_a_connection_while_its_tenure_ended_is_refused() {
+async fn a_request_whose_tenure_ends_before_a_connection_is_refused() {
     for version in EtcdVersion::ALL {
         let one_connection = r#"upstream_connections_max = 1"#;
         let scene = Scene::with(version, &[beside(), guarded(&[])], |config| {
@@ -566,12 +381,10 @@ async fn what_waited_for_a_connection_while_its_tenure_ended_is_refused() {
         .await;
         let other = scene.store.hold("/beside", "another").await;
         for (round, expected) in ["stale-tenure", "no-owner"].into_iter().enumerate() {
-            let latch = Latch::new();
             let held_path = format!("/beside/held/{round}");
-            scene.worker.on(&held_path, Behaviour::Hold(latch.clone(), Answer::ok("held")));
             let old = scene.store.hold(LOCK, "shard-1").await;
             scene.admits("/before", &old).await;
-            let held = scene.start_at_worker(Ask::post(&held_path).under(&other)).await;
+            let held = scene.held(Ask::post(&held_path).under(&other)).await;
             let waiting: Vec<_> =
                 (0..5).map(|_| scene.start(Ask::post("/waited").under(&old))).collect();
             scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 5.0).await;
@@ -581,8 +394,7 @@ async fn what_waited_for_a_connection_while_its_tenure_ended_is_refused() {
                 None => drop(scene.store.delete(LOCK).await),
             }
             scene.until_known(LOCK, new).await;
-            latch.open();
-            assert_eq!(held.await.unwrap().text(), "held");
+            held.ends().await;
             for waited in waiting {
                 assert_refused(&waited.await.unwrap(), expected, LOCK, None);
             }
@@ -597,18 +409,16 @@ async fn what_waited_for_a_connection_while_its_tenure_ended_is_refused() {
 /// It was judged by fresh news when it came. What counts is their age when its first byte would go
 /// out.
 #[tokio::test]
-async fn what_waited_for_a_connection_while_the_news_of_its_lock_aged_is_refused() {
+async fn a_request_whose_news_ages_before_a_connection_is_refused() {
     let routes = [beside(), guarded(&[r#"max_age = "1s""#])];
     let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| {
         config.threads(1).limit("upstream_connections_max = 1").limit(r#"connect_timeout = "1m""#)
     })
     .await;
-    let latch = Latch::new();
-    scene.worker.on("/beside/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let other = scene.store.hold("/beside", "another").await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
     scene.admits("/before", &holder).await;
-    let held = scene.start_at_worker(Ask::post("/beside/held").under(&other)).await;
+    let held = scene.held(Ask::post("/beside/held").under(&other)).await;
     let waiting = scene.start(Ask::post("/waited").under(&holder));
     scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 1.0).await;
     scene.etcd.pause().await;
@@ -617,9 +427,8 @@ async fn what_waited_for_a_connection_while_the_news_of_its_lock_aged_is_refused
             .then_some(())
     })
     .await;
-    assert!(!waiting.is_finished() && !held.is_finished());
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
+    assert!(!waiting.is_finished() && !held.has_ended());
+    held.ends().await;
     assert_refused(&waiting.await.unwrap(), "unverifiable", LOCK, &holder);
     scene.etcd.resume();
     scene.finish().await;
@@ -628,8 +437,11 @@ async fn what_waited_for_a_connection_while_the_news_of_its_lock_aged_is_refused
 /// A request that waits at the barrier when its own tenure ends is told so at once, though the
 /// barrier still stands.
 #[tokio::test]
-async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {
-    let (scene, Held { latch, held, second }) = handing_over().await;
+async fn a_waiter_is_refused_at_once_when_its_tenure_ends() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1h""#])]).await;
+    let first = scene.store.hold(LOCK, "shard-1").await;
+    let held = scene.held(Ask::post("/held").under(&first)).await;
+    let second = scene.store.hold(LOCK, "shard-2").await;
     let waiting: Vec<_> =
         (0..5).map(|_| scene.start(Ask::post("/second").under(&second))).collect();
     scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 6.0).await;
@@ -639,76 +451,15 @@ async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {
     for waited in waiting {
         assert_refused(&waited.await.unwrap(), "stale-tenure", LOCK, &third);
     }
-    assert!(!held.is_finished() && !last.is_finished());
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
+    assert!(!held.has_ended() && !last.is_finished());
+    held.ends().await;
     assert_eq!(last.await.unwrap().status, 200);
     assert_in_order(&scene.worker.seen(), "/held", "/third");
     scene.finish().await;
 }
 
-/// The clients of which the log says that, in order. Its last line may not be whole yet.
-fn clients(log: &str, what: &str) -> Vec<String> {
-    let lines =
-        log.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.contains(what));
-    lines
-        .filter_map(|line| {
-            Some(line.split("client=").nth(1)?.split_whitespace().next()?.to_owned())
-        })
-        .collect()
-}
-
 #[tokio::test]
-async fn requests_that_wait_at_the_barrier_are_let_in_in_the_order_in_which_they_came_whatever_their_threads()
- {
-    const WAITING: usize = 60;
-    let scene =
-        Scene::with(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1m""#])], |config| {
-            config.threads(3).logging("info,fencepost::at_gate=debug")
-        })
-        .await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let old = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
-    let new = scene.store.hold(LOCK, "shard-2").await;
-    scene.until_known(LOCK, Some("shard-2")).await;
-    // Connections go to the threads in turn.
-    let mut waiting = Vec::new();
-    for number in 0..WAITING {
-        let mut line = scene.line().await;
-        line.begin(Ask::post("/next").under(&new)).await.unwrap();
-        waiting.push(line);
-        eventually("it waits", async || {
-            (clients(&scene.fence.log(), "waits for requests").len() == number + 1).then_some(())
-        })
-        .await;
-    }
-    // Some do not wait any longer: the first, and others among them.
-    for gone in [0, 30, 29, 12] {
-        drop(waiting.remove(gone));
-    }
-    scene.until_metric("fencepost_connections", (waiting.len() + 1) as f64).await;
-    let mut came = clients(&scene.fence.log(), "waits for requests");
-    for gone in [0, 30, 29, 12] {
-        came.remove(gone);
-    }
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
-    for line in &mut waiting {
-        assert_eq!(line.connection().final_response().await.unwrap().status, 200);
-    }
-    let let_in = eventually("all are in the log", async || {
-        Some(clients(&scene.fence.log(), "let in after a wait"))
-            .filter(|clients| clients.len() == came.len())
-    })
-    .await;
-    assert_eq!(let_in, came);
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn who_gets_no_connection_when_the_barrier_opens_holds_up_nobody_behind_it() {
+async fn a_waiter_without_a_connection_holds_up_nobody_behind() {
     let [crowded, free] = [Worker::start().await, Worker::start().await];
     let to = |worker: &Worker| format!("upstream = {:?}", worker.endpoint().to_string());
     let routes = [
@@ -718,8 +469,7 @@ async fn who_gets_no_connection_when_the_barrier_opens_holds_up_nobody_behind_it
         guarded(&[]),
     ];
     let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| {
-        let config = config.threads(1).logging("info,fencepost::at_gate=debug");
-        config.limit("upstream_connections_max = 1").limit(r#"connect_timeout = "1m""#)
+        config.threads(1).limit("upstream_connections_max = 1").limit(r#"connect_timeout = "1m""#)
     })
     .await;
     let (latch, crowd) = (Latch::new(), Latch::new());
@@ -730,40 +480,25 @@ async fn who_gets_no_connection_when_the_barrier_opens_holds_up_nobody_behind_it
     let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
     let new = scene.store.hold(LOCK, "shard-2").await;
     scene.until_known(LOCK, Some("shard-2")).await;
-    let waits = |count| {
-        let scene = &scene;
-        eventually("they wait", async move || {
-            (clients(&scene.fence.log(), "waits for requests").len() == count).then_some(())
+    let until_waiting = async |route: usize| {
+        until("it waits at the barrier", async || {
+            scene.fence.admin_json("/routes").await["routes"][route]["waiting"] == 1
         })
+        .await;
     };
     let first = scene.start(Ask::post("/crowded/first").under(&new));
-    waits(1).await;
+    until_waiting(0).await;
     // It has given its connection back, and another takes it.
     let crowding = scene.start(Ask::post("/beside/held").under(&other));
     crowded.wait_for(1).await;
     let second = scene.start(Ask::post("/free/second").under(&new));
-    waits(2).await;
+    until_waiting(1).await;
     latch.open();
     assert_eq!(held.await.unwrap().text(), "held");
     assert_eq!(second.await.unwrap().status, 200);
     assert!(!first.is_finished());
     crowd.open();
     assert_eq!((crowding.await.unwrap().status, first.await.unwrap().status), (200, 200));
-}
-
-/// Numbers from a seed.
-struct Dice(u64);
-
-impl Dice {
-    /// One of `0..sides`.
-    fn roll(&mut self, sides: u64) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
 }
 
 const MOVES: usize = 60;
@@ -869,7 +604,7 @@ async fn under_load_tenures_never_overlap_at_the_worker_nor_go_back() {
             move_lock(&scene, &tenures).await;
             stop.send_replace(true);
         };
-        let (tallies, ()) = tokio::join!(all(clients), mover);
+        let (tallies, ()) = tokio::join!(join_all(clients), mover);
         scene.until_at_worker(LOCK, 0, 0).await;
 
         let mut tenure = 0;
@@ -908,28 +643,9 @@ async fn under_load_tenures_never_overlap_at_the_worker_nor_go_back() {
     }
 }
 
-/// Runs all at once and returns what each came to.
-async fn all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    let mut running: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|context| {
-        let mut pending = false;
-        for (future, result) in &mut running {
-            if result.is_none() {
-                match future.as_mut().poll(context) {
-                    std::task::Poll::Ready(value) => *result = Some(value),
-                    std::task::Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
-    })
-    .await;
-    running.into_iter().filter_map(|(_, result)| result).collect()
-}
-
 /// It was counted as one that was admitted, and as one that was refused.
 #[tokio::test]
-async fn a_request_that_was_let_in_and_is_refused_before_it_could_be_sent_counts_once() {
+async fn a_request_refused_at_its_retry_counts_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = format!("upstream = \"h2c://{}\"", listener.local_addr().unwrap());
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[&upstream])]).await;

@@ -2,7 +2,6 @@
 
 mod connections;
 mod draining;
-mod frames;
 mod heads;
 mod pace;
 mod readers;

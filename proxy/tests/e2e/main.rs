@@ -3,9 +3,10 @@
 //!
 //! The vocabulary: `fencepost` (the program), `store` (the lock store as masters use it), `scene`
 //! (both and a worker, with a ledger of what may have reached it), `refusal` (what a refusal looks
-//! like), `page` (the dashboard in a real browser), `programs` (other people's clients).
+//! like), `page` (the dashboard in a real browser), `frames` (a raw HTTP/2 client), `programs` (other people's clients).
 
 mod fencepost;
+mod frames;
 mod page;
 mod programs;
 mod refusal;

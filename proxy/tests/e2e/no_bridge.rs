@@ -7,7 +7,7 @@ use fencepost_tests::{Etcd, EtcdVersion, Relay, eventually, until};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
-use crate::scene::{Ask, Ledger, Scene, send};
+use crate::scene::{Ask, Dice, Ledger, Scene, send};
 use crate::store::{Layout, Store, Tenure};
 
 const LOCK: &str = "/k";
@@ -149,30 +149,6 @@ async fn a_compaction_while_the_watch_was_cut_bridges_no_takeover() {
 }
 
 #[tokio::test]
-async fn a_compaction_after_the_lock_was_deleted_is_no_obstacle() {
-    for version in EtcdVersion::ALL {
-        let (scene, relay) = behind_a_relay(version, &routes()).await;
-        let before = scene.store.hold(LOCK, "shard-1").await;
-        scene.admits("/", &before).await;
-        relay.cut().await;
-        scene.store.delete(LOCK).await;
-        let elsewhere = scene.store.put("/elsewhere", "").await;
-        scene.store.compact(elsewhere).await;
-        relay.restore().await;
-        eventually("the release is known", async || {
-            let answer = scene.send(Ask::post("/").under(&before)).await;
-            // Until it is, what was fresh before the cut may still admit.
-            (reason(&answer) == Some("no-owner")).then_some(())
-        })
-        .await;
-        let again = scene.store.hold(LOCK, "shard-1").await;
-        scene.admits("/", &again).await;
-        refused(&scene, &before, "replayed-tenure", &again).await;
-        scene.finish().await;
-    }
-}
-
-#[tokio::test]
 async fn a_queue_that_moved_while_the_watch_was_cut_is_read_anew() {
     for layout in [Layout::Election, Layout::Mutex] {
         let lock = format!("key = {LOCK:?}, layout = {:?}", layout.name());
@@ -249,17 +225,6 @@ impl Chronicle {
 impl fmt::Debug for Chronicle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}, now {:?}", self.written, self.present)
-    }
-}
-
-/// Numbers that look random and are the same in each run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
     }
 }
 

@@ -115,28 +115,6 @@ async fn a_refusal_is_found_by_its_id_everywhere() {
 }
 
 #[tokio::test]
-async fn a_decision_has_the_age_of_the_news_it_used() {
-    let scene = Scene::open(VERSION, &[enforced().with(r#"max_age = "1m""#)]).await;
-    let holder = scene.store.hold("/shards/2/lock", "shard-1").await;
-    scene.admits("/shards/2/jobs", &holder).await;
-    scene.etcd.pause().await;
-    let age_ms = async || {
-        let lock = scene.fence.admin_json("/locks//shards/2/lock").await;
-        lock["age_seconds"].as_f64().unwrap() * 1000.0
-    };
-    let before =
-        eventually("the news has aged", async || Some(age_ms().await).filter(|age| *age > 500.0))
-            .await;
-    let refused = scene.send(Ask::post("/shards/2/jobs").token("shard-9", "1")).await;
-    let after = age_ms().await;
-    assert_refused(&refused, "stale-tenure", "/shards/2/lock", &holder);
-    let told = scene.decision(&refused).await["age_ms"].as_f64().unwrap();
-    assert!((before.floor()..=after.ceil()).contains(&told), "{told} between {before} and {after}");
-    scene.etcd.resume();
-    scene.finish().await;
-}
-
-#[tokio::test]
 async fn decisions_are_filtered_and_followed_from_the_last_id() {
     let scene = Scene::open(VERSION, &[enforced()]).await;
     let first = scene.store.hold("/shards/2/lock", "shard-2").await;
@@ -179,19 +157,6 @@ async fn decisions_are_filtered_and_followed_from_the_last_id() {
         assert!(answer.text().contains("; there are "), "{}", answer.text());
     }
     scene.finish().await;
-}
-
-#[tokio::test]
-async fn decisions_are_told_while_a_process_drains() {
-    let limit = "drain_delay = \"1m\"";
-    let mut scene = Scene::with(VERSION, &[enforced()], |config| config.limit(limit)).await;
-    let mut events = Events::of(scene.fence.admin, "/decisions", "").await;
-    scene.fence.process().terminate();
-    scene.fence.until_log("step=\"leaving\"").await;
-    scene.send(Ask::post("/shards/2/x")).await;
-    assert_eq!(events.next("decision").await.1["reason"], "token-missing");
-    scene.fence.process().terminate();
-    assert!(scene.fence.process().end_of_itself().await.success());
 }
 
 #[tokio::test]
@@ -348,32 +313,6 @@ async fn shadow_mode_reports_what_enforce_would_have_refused() {
     );
     let found = scene.fence.admin_json(&format!("/decisions?id={last}")).await;
     assert_has(&found["decisions"][0], json!({ "forwarded": true, "status": null }));
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn a_workers_time_is_counted_after_its_client_has_left() {
-    let scene = Scene::open(VERSION, &[enforced().with(r#"upstream_timeout = "1s""#)]).await;
-    let held = scene.store.hold("/shards/2/lock", "shard-1").await;
-    let count = r#"fencepost_upstream_seconds_count{route="shards"}"#;
-    let latches = [Latch::new(), Latch::new()];
-    let paths = ["/shards/2/left", "/shards/2/late"];
-    for (path, latch) in paths.iter().zip(&latches) {
-        scene.worker.on(path, Behaviour::Hold(latch.clone(), Answer::ok("late")));
-    }
-    let mut line = scene.line().await;
-    line.begin(Ask::post(paths[0]).under(&held)).await.unwrap();
-    scene.worker.wait_for(1).await;
-    drop(line);
-    scene.until_metric("fencepost_connections", 0.0).await;
-    assert_eq!(scene.fence.metric(count).await, 0.0);
-    latches[0].open();
-    scene.until_metric(count, 1.0).await;
-
-    assert_eq!(scene.send(Ask::post(paths[1]).under(&held)).await.status, 504);
-    assert_eq!(scene.fence.metric(count).await, 1.0);
-    latches[1].open();
-    scene.until_metric(count, 2.0).await;
     scene.finish().await;
 }
 

@@ -1,6 +1,6 @@
 //! A source that was taken out, that nobody used for a time, and that is put back.
 
-use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch};
+use fencepost_tests::{Etcd, EtcdVersion, FreePort, Response, Scratch};
 
 use crate::fencepost::{Config, Route};
 use crate::refusal::reason;
@@ -31,10 +31,8 @@ async fn accept(scene: &Scene, expected: &str) {
 #[tokio::test]
 async fn a_kept_source_is_put_back_only_if_its_store_answers() {
     let scene = Scene::open(EtcdVersion::V3_5, &[templated()]).await;
-    let latch = Latch::new();
-    scene.worker.on("/k/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let tenure = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/k/held").under(&tenure)).await;
+    let held = scene.held(Ask::post("/k/held").under(&tenure)).await;
     scene.fence.reloads(&scene.config.clone().without_source()).await;
     let nobody = FreePort::reserve();
     let elsewhere = scene.config.clone().endpoints(&[format!("http://{}", nobody.address())]);
@@ -43,8 +41,7 @@ async fn a_kept_source_is_put_back_only_if_its_store_answers() {
     assert!(said.contains("source.main: "), "{said}");
     scene.fence.reloads(&scene.config).await;
     scene.admits("/k/next", &tenure).await;
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
+    held.ends().await;
     scene.finish().await;
 }
 

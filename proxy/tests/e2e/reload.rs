@@ -1,59 +1,15 @@
 //! Another configuration put in force while requests go on: all of it or nothing.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fencepost_tests::{EtcdVersion, Scratch, request, until};
 
-use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Fencepost, Route};
-use crate::refusal::reason;
-use crate::scene::{Ask, Line, Scene};
-use crate::store::Tenure;
+use crate::scene::{Ask, Scene};
 
 fn route(name: &str, mode: &str) -> Route {
     Route::new(name, &format!("/{name}/"), &format!("key = \"/{name}\""))
         .with(&format!("mode = {mode:?}"))
-}
-
-/// One connection's requests, one after the other, until it is told to stop: how many got which
-/// status.
-struct Caller {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU32>,
-    running: tokio::task::JoinHandle<Vec<u16>>,
-}
-
-impl Caller {
-    async fn start(scene: &Scene, path: &'static str, tenure: &Tenure) -> Caller {
-        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-        let mut line: Line = scene.line().await;
-        let ask = Ask::post(path).under(tenure);
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
-        let running = tokio::spawn(async move {
-            let mut answers = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                // On one connection: if it were closed, this would fail.
-                let answer = line.send(ask.clone()).await.expect("the connection goes on");
-                assert_eq!(reason(&answer).is_some(), answer.status == 412, "{}", answer.text());
-                answers.push(answer.status);
-                counted.fetch_add(1, Ordering::Relaxed);
-            }
-            answers
-        });
-        Caller { stop, sent, running }
-    }
-
-    async fn until_sent(&self, more: u32) {
-        let goal = self.sent.load(Ordering::Relaxed) + more;
-        until("requests go on", async || self.sent.load(Ordering::Relaxed) >= goal).await;
-    }
-
-    async fn stop(self) -> Vec<u16> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.running.await.unwrap()
-    }
 }
 
 #[tokio::test]
@@ -66,9 +22,9 @@ async fn a_file_edited_under_load_turns_one_route_to_enforce() {
         let holder = scene.store.hold(&format!("/{name}"), "shard-2").await;
         scene.until_known(&format!("/{name}"), Some("shard-2")).await;
         for _ in 0..2 {
-            callers.push((name, "holder", Caller::start(&scene, path, &holder).await));
+            callers.push((name, "holder", scene.caller(path, &holder).await));
         }
-        callers.push((name, "zombie", Caller::start(&scene, path, &zombie).await));
+        callers.push((name, "zombie", scene.caller(path, &zombie).await));
     }
     for (.., caller) in &callers {
         caller.until_sent(20).await;
@@ -100,18 +56,6 @@ async fn a_file_edited_under_load_turns_one_route_to_enforce() {
         .find(|line| line.contains("configuration reloaded"))
         .unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains("generation=2 changed=route.turns.mode: shadow → enforce"), "{line}");
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn signals_of_other_services_do_nothing_and_are_logged() {
-    let mut scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
-    let tenure = scene.store.hold("/one", "shard-1").await;
-    scene.fence.process().send_strange_signals();
-    for signal in ["SIGUSR1", "SIGUSR2"] {
-        scene.fence.until_log(&format!("{signal} means nothing here: SIGHUP reloads")).await;
-    }
-    scene.admits("/one/", &tenure).await;
     scene.finish().await;
 }
 
@@ -316,7 +260,7 @@ async fn many_reloads_under_load_lose_and_leave_nothing() {
     let threads = scene.fence.threads();
     let mut callers = Vec::new();
     for _ in 0..4 {
-        callers.push(Caller::start(&scene, "/stays/x", &holder).await);
+        callers.push(scene.caller("/stays/x", &holder).await);
     }
     let upstream = scene.worker.endpoint().to_string();
     let more = format!(
@@ -362,25 +306,5 @@ async fn connections_to_a_worker_are_kept_unless_they_change() {
         scene.admits("/one/x", &tenure).await;
         assert_eq!(scene.worker.seen().last().unwrap().connection, connection);
     }
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn a_file_from_a_pipe_is_read_once_and_holds_up_nobody() {
-    let (scene, folder) =
-        (Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await, Scratch::new());
-    let file = folder.path().join("pipe.toml");
-    make_fifo(&file);
-    let (text, pipe) = (scene.config.toml(), file.clone());
-    let writer = std::thread::spawn(move || std::fs::write(pipe, text));
-    let mut fence = Fencepost::launch_with(&["serve", "-c", file.to_str().unwrap()]).await;
-    writer.join().unwrap().unwrap();
-    fence.wait_until_ready().await;
-    let why = format!("{}: is not a regular file, and so read at the start only", file.display());
-    fence.until_log(&why).await;
-    let answer = fence.admin("POST", "/reload").await;
-    assert_eq!((answer.status, answer.text()), (422, format!("nothing is changed:\n{why}\n")));
-    assert_eq!(fence.metric("fencepost_config_rejected").await, 0.0, "nothing is wrong with it");
-    assert!(fence.terminate().await.success());
     scene.finish().await;
 }

@@ -1,14 +1,13 @@
 //! What becomes of locks, their gates and their sources when another configuration is put in force.
 
 use fencepost_tests::{
-    Answer, Behaviour, BodyEnd, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request,
-    until,
+    Behaviour, BodyEnd, EtcdVersion, FreePort, Relay, Scratch, eventually, request,
 };
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
-use crate::scene::{Ask, Scene};
+use crate::scene::{Ask, Held, Scene};
 use crate::store::Tenure;
 
 const LOCK: &str = "/k";
@@ -19,20 +18,17 @@ fn guarded(lines: &[&str]) -> Route {
 
 /// A request of a holder that has lost its lock, at the worker until the latch opens.
 struct Predecessor {
-    latch: Latch,
-    held: tokio::task::JoinHandle<fencepost_tests::Response>,
+    held: Held,
     successor: Tenure,
 }
 
 impl Predecessor {
     async fn at_worker(scene: &Scene) -> Predecessor {
-        let latch = Latch::new();
-        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
         let old = scene.store.hold(LOCK, "shard-1").await;
-        let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+        let held = scene.held(Ask::post("/held").under(&old)).await;
         let successor = scene.store.hold(LOCK, "shard-2").await;
         scene.until_known(LOCK, Some("shard-2")).await;
-        Predecessor { latch, held, successor }
+        Predecessor { held, successor }
     }
 
     /// The predecessor's request ends, and the successor's, begun before, only after it.
@@ -43,8 +39,7 @@ impl Predecessor {
     ) {
         let begun = scene.worker.seen();
         assert!(!begun.iter().any(|seen| seen.path.starts_with("/next")), "{begun:#?}");
-        self.latch.open();
-        assert_eq!(self.held.await.unwrap().text(), "held");
+        self.held.ends().await;
         for waited in waiting {
             let answer = waited.await.unwrap();
             assert_eq!(answer.status, 200, "{}", answer.text());
@@ -216,36 +211,6 @@ async fn a_store_that_never_answered_does_not_stop_a_reload() {
 }
 
 #[tokio::test]
-async fn a_static_lock_becomes_templated_and_keeps_its_gate() {
-    let fixed = Route::new("k", "/", r#"key = "/k/7""#);
-    let templated = Route::new("k", "/{shard}/", r#"key = "/k/{shard}""#);
-    let scene = Scene::open(EtcdVersion::V3_5, std::slice::from_ref(&fixed)).await;
-    let latch = Latch::new();
-    scene.worker.on("/7/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let old = scene.store.hold("/k/7", "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/7/held").under(&old)).await;
-    let new = scene.store.hold("/k/7", "shard-2").await;
-    let mut waiting = Vec::new();
-    for route in [&templated, &fixed, &templated] {
-        scene.fence.reloads(&scene.config.clone().routes(std::slice::from_ref(route))).await;
-        waiting.push(scene.start(Ask::post("/7/next").under(&new)));
-        until_in_flight(&scene, 1 + u32::try_from(waiting.len()).unwrap()).await;
-        assert_eq!(scene.at_worker("/k/7").await, (1, 0));
-    }
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
-    for waited in waiting {
-        assert_eq!(waited.await.unwrap().status, 200);
-    }
-    // It is still kept fresh, as whichever it was found.
-    let last = scene.store.hold("/k/7", "shard-3").await;
-    scene.until_known("/k/7", Some("shard-3")).await;
-    scene.refuses("/7/x", &new, "stale-tenure", "/k/7", &last).await;
-    scene.admits("/7/x", &last).await;
-    scene.finish().await;
-}
-
-#[tokio::test]
 async fn a_longer_orphan_timeout_is_remembered_before_its_use() {
     let (state_dir, short) =
         (Scratch::new(), ["orphan_timeout = \"100ms\"", "handoff_timeout = \"200ms\""]);
@@ -281,16 +246,13 @@ async fn a_watched_request_counts_as_an_earlier_tenures() {
         // The first of a template's lock is let past before the lock is at hand.
         assert_eq!(scene.send(Ask::post("/k/first").under(&holder)).await.status, 200);
         scene.until_known(LOCK, Some("shard-2")).await;
-        let latch = Latch::new();
-        scene.worker.on("/k/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-        let held = scene.start_at_worker(Ask::post("/k/held").under(&zombie)).await;
+        let held = scene.held(Ask::post("/k/held").under(&zombie)).await;
         scene.fence.reloads(&scene.config.clone().routes(&[route("enforce")])).await;
         let next = scene.start(Ask::post("/k/next").under(&holder));
         until_in_flight(&scene, 2).await;
         scene.refuses("/k/late", &zombie, "stale-tenure", LOCK, &holder).await;
         assert!(!scene.worker.seen().iter().any(|seen| seen.path == "/k/next"));
-        latch.open();
-        assert_eq!(held.await.unwrap().text(), "held");
+        held.ends().await;
         assert_eq!(next.await.unwrap().status, 200);
         let seen = scene.worker.seen();
         let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
@@ -334,37 +296,6 @@ async fn an_unsent_request_is_judged_by_the_route_that_enforces() {
     let late = scene.worker.seen().iter().filter(|seen| seen.path == "/k/late").count();
     assert_eq!(late, 1, "the holder's alone");
     scene.finish().await;
-}
-
-#[tokio::test]
-async fn a_watched_request_counts_without_token_or_seen_end() {
-    let route = |mode: &str| {
-        let times = "orphan_timeout = \"700ms\"\nmax_age = \"1h\"\nhandoff_timeout = \"1h\"";
-        Route::new("k", "/{name}/", "key = \"/{name}\"").with(&format!("mode = {mode:?}\n{times}"))
-    };
-    for is_lost in [false, true] {
-        let scene = Scene::open(EtcdVersion::V3_5, &[route("shadow")]).await;
-        let holder = scene.store.hold(LOCK, "shard-1").await;
-        let latch = Latch::new();
-        let behaviour = if is_lost {
-            Behaviour::Reset
-        } else {
-            Behaviour::Hold(latch.clone(), Answer::ok("held"))
-        };
-        scene.worker.on("/k/held", behaviour);
-        let sent = std::time::Instant::now();
-        let held = scene.start_at_worker(Ask::post("/k/held")).await;
-        if is_lost {
-            until("its end was not seen", async || held.is_finished()).await;
-        }
-        let turned = std::time::Instant::now();
-        scene.fence.reloads(&scene.config.clone().routes(&[route("enforce")])).await;
-        scene.admits("/k/next", &holder).await;
-        let waited = if is_lost { sent.elapsed() } else { turned.elapsed() };
-        assert!(waited >= std::time::Duration::from_millis(700), "{is_lost}: {waited:?}");
-        latch.open();
-        scene.finish().await;
-    }
 }
 
 #[tokio::test]
@@ -461,45 +392,6 @@ async fn watched_uploads_and_tunnels_are_cut_when_a_route_enforces() {
     scene.finish().await;
 }
 
-#[tokio::test]
-async fn a_watched_upload_goes_on_while_its_route_watches() {
-    let watching = Route::new("watching", "/watching/", r#"key = "/k""#).with("mode = \"shadow\"");
-    let enforcing =
-        |name: &str| Route::new(name, "/", r#"key = "/k""#).with("handoff_timeout = \"200ms\"");
-    let scene = Scene::open(EtcdVersion::V3_5, &[watching.clone(), enforcing("one")]).await;
-    let holder = scene.store.hold(LOCK, "shard-1").await;
-    scene.until_known(LOCK, Some("shard-1")).await;
-    let mut upload = fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
-    let head = "POST /watching/upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n";
-    upload.send(head).await.unwrap();
-    let begun = async || scene.worker.seen().into_iter().find(|seen| seen.body_bytes == 3);
-    eventually("a part of the upload is there", begun).await;
-    scene.fence.reloads(&scene.config.clone().routes(&[watching, enforcing("other")])).await;
-    scene.admits("/next", &holder).await;
-    upload.send("4\r\nfall\r\n0\r\n\r\n").await.unwrap();
-    assert_eq!(upload.final_response().await.unwrap().status, 200);
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
-    for key in ["/k", "/{name}"] {
-        let route = |max_age: &str| {
-            Route::new("k", "/{name}/", &format!("key = {key:?}"))
-                .with(&format!("max_age = {max_age:?}"))
-        };
-        let scene = Scene::open(EtcdVersion::V3_5, &[route("1h")]).await;
-        let tenure = scene.store.hold(LOCK, "shard-1").await;
-        scene.admits("/k/x", &tenure).await;
-        let age =
-            async || scene.fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
-        until("the news grow old", async || age().await > 0.5).await;
-        scene.fence.reloads(&scene.config.clone().routes(&[route("500ms")])).await;
-        until("the news are young", async || age().await < 0.3).await;
-        scene.finish().await;
-    }
-}
-
 /// What `/metrics` has of a route.
 async fn series_of(scene: &Scene, route: &str) -> Vec<String> {
     let text = scene.fence.admin("GET", "/metrics").await.text();
@@ -545,43 +437,5 @@ async fn a_source_that_does_not_answer_is_not_added() {
     assert!(series.iter().any(|line| line == admits), "{admits} is not among {series:#?}");
     let held = scene.store.hold("/more/7", "shard-7").await;
     scene.admits("/more/7/x", &held).await;
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn a_lock_asked_for_during_a_reload_is_checked_as_well() {
-    let templated =
-        |more: &str| Route::new("k", "/{name}/", &format!(r#"key = "/{{name}}"{more}"#));
-    let scene = Scene::with(EtcdVersion::V3_5, &[templated("")], |config| {
-        config.limit("confirm_timeout = \"30s\"")
-    })
-    .await;
-    let tenure = scene.store.hold("/7", "shard-1").await;
-    let latch = Latch::new();
-    scene.worker.on("/7/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let relay = Relay::before(&scene.etcd).await;
-    relay.freeze().await;
-    let more = format!(
-        "[source.more]\nkind = \"etcd\"\nendpoints = [\"http://{}\"]\n[[route]]\nname = \"more\"\npath = \"/more/{{n}}/\"\n\
-         upstream = {:?}\nlock = {{ source = \"more\", key = \"/more/{{n}}\" }}\n",
-        relay.address(),
-        scene.worker.endpoint().to_string(),
-    );
-    let other =
-        scene.config.clone().routes(&[templated(", free_values = [\"nobody\"]")]).more(&more);
-    let held = RefCell::new(None);
-    let meanwhile = async {
-        until("the new source asks", async || relay.accepted() > 0).await;
-        held.replace(Some(scene.start_at_worker(Ask::post("/7/held").under(&tenure)).await));
-        relay.restore().await;
-    };
-    let (reloaded, ()) = tokio::join!(scene.fence.reload(&other), meanwhile);
-    let said = reloaded.text();
-    assert!(
-        reloaded.status == 422 && said.contains("the record of /7 is read in another way"),
-        "{said}"
-    );
-    latch.open();
-    assert_eq!(held.take().unwrap().await.unwrap().text(), "held");
     scene.finish().await;
 }

@@ -1,17 +1,12 @@
 //! What a process with a `state_dir` knows of the one before it.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{
-    Answer, Behaviour, Browser, Connection, EtcdVersion, Latch, Process, Scratch, eventually, until,
-};
+use fencepost_tests::{Behaviour, EtcdVersion, Scratch, eventually, until};
 use futures_util::future::join_all;
 
-use crate::access_log::make_fifo;
 use crate::fence_call::call;
-use crate::fencepost::{BINARY, Config, Fencepost, Route};
-use crate::page::Page;
+use crate::fencepost::{Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
 use crate::scene::{Ask, Scene};
 use crate::store::{Store, Tenure};
@@ -67,8 +62,7 @@ async fn after_a_kill_the_same_tenure_goes_on_and_the_next_waits() {
         let fresh =
             Route::new("fresh", "/fresh/", r#"key = "/fresh""#).with(AN_HOUR[0]).with(AN_HOUR[1]);
         let (mut scene, _state_dir) = remembering(version, &[fresh, guarded(&AN_HOUR)]).await;
-        let latch = Latch::new();
-        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let latch = scene.worker.holds("/held");
         let dead = scene.store.hold(LOCK, "shard-0").await;
         let old = scene.store.hold(LOCK, "shard-1").await;
         let mut line = scene.line().await;
@@ -261,8 +255,7 @@ async fn a_stop_is_unclean_while_a_watched_request_may_run_on() {
 async fn after_a_kill_the_next_waits_orphan_timeout_from_the_start() {
     let (mut scene, _state_dir) =
         remembering(EtcdVersion::V3_5, &[guarded(&[r#"orphan_timeout = "2s""#])]).await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let latch = scene.worker.holds("/held");
     let old = scene.store.hold(LOCK, "shard-1").await;
     let mut line = scene.line().await;
     line.begin(Ask::post("/held").under(&old)).await.unwrap();
@@ -279,37 +272,11 @@ async fn after_a_kill_the_next_waits_orphan_timeout_from_the_start() {
     scene.finish().await;
 }
 
-/// Neither an idle client of HTTP/2 nor a cut request that no lock guards makes a stop unclean.
-#[tokio::test]
-async fn a_stop_that_cuts_what_no_lock_guards_is_clean() {
-    let events = Route::new("events", "/events", r#"key = "/events""#).with(r#"mode = "off""#);
-    let (mut scene, _state_dir) =
-        remembering(EtcdVersion::V3_5, &[events, guarded(&AN_HOUR)]).await;
-    let latch = Latch::new();
-    scene.worker.on("/events", Behaviour::Hold(latch.clone(), Answer::ok("events")));
-    let old = scene.store.hold(LOCK, "shard-1").await;
-    scene.admits("/", &old).await;
-    let mut idle = Connection::open(scene.fence.listener.clone()).await.unwrap();
-    idle.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-    idle.receive(9).await.unwrap(); // The proxy has answered the preface.
-    let mut line = scene.line().await;
-    line.begin(Ask::post("/events").method("GET")).await.unwrap();
-    scene.worker.wait_for(2).await;
-    stop(&mut scene).await;
-    scene.fence.has_logged("step=\"cutting\"");
-    let new = scene.store.hold(LOCK, "shard-2").await;
-    scene.start_again().await;
-    scene.admits("/", &new).await;
-    latch.open();
-    scene.finish().await;
-}
-
 #[tokio::test]
 async fn a_stop_that_leaves_a_request_at_the_worker_is_unclean() {
     for leaves in ["running", "orphan"] {
         let (mut scene, _state_dir) = remembering(EtcdVersion::V3_5, &[guarded(&AN_HOUR)]).await;
-        let latch = Latch::new();
-        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let latch = scene.worker.holds("/held");
         scene.worker.on("/reset", Behaviour::Reset);
         let old = scene.store.hold(LOCK, "shard-1").await;
         let mut line = scene.line().await;
@@ -325,117 +292,6 @@ async fn a_stop_that_leaves_a_request_at_the_worker_is_unclean() {
         latch.open();
         scene.finish().await;
     }
-}
-
-#[tokio::test]
-async fn a_second_process_on_one_state_dir_does_not_start() {
-    let (mut scene, state_dir, held) = let_in(EtcdVersion::V3_5, guarded(&[])).await;
-    let (code, said) = Fencepost::end_of(&scene.config).await;
-    assert_eq!(code, Some(1), "{said}");
-    let path = state_dir.path().join("state");
-    let message = format!(
-        "the state_dir cannot be used: another fencepost process uses {}: ",
-        path.display()
-    );
-    let advice = "stop the other; a directory of its own is for a process before another worker";
-    assert!(said.contains(&message) && said.contains(advice), "{said}");
-    scene.admits("/", &held).await;
-    scene.fence.kill();
-    scene.start_again().await;
-    scene.admits("/", &held).await;
-    scene.finish().await;
-}
-
-const CLEAN: &str = "remembering: no earlier process has left anything at the worker";
-
-/// Its own files lie beside the state.
-fn started(state_dir: &Scratch, config: &Config, by: &[&str]) -> Process {
-    let file = state_dir.path().join("fencepost.toml");
-    std::fs::write(&file, config.toml()).unwrap();
-    let mut command = Command::new(by[0]);
-    command.args(&by[1..]).arg(BINARY).arg("serve").arg("-c").arg(&file);
-    command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
-    Process::start(&command, &state_dir.path().join("log"))
-}
-
-async fn nobody_waits(mut scene: Scene) {
-    let next = scene.store.hold(LOCK, "shard-2").await;
-    scene.start_again().await;
-    scene.fence.has_logged(CLEAN);
-    scene.admits("/", &next).await;
-    scene.finish().await;
-}
-
-#[tokio::test]
-async fn after_a_start_that_fails_nobody_waits() {
-    let (mut scene, state_dir, _) = let_in(EtcdVersion::V3_5, guarded(&AN_HOUR)).await;
-    stop(&mut scene).await;
-    // Each source has some descriptors of its own, and so has each thread.
-    let sources: String =
-        (0..40).map(|at| format!("[source.more{at}]\nkind = \"memory\"\n")).collect();
-    let more = [
-        (scene.config.clone().more(&sources), "cannot put the configuration in force"),
-        (scene.config.clone().threads(40), "cannot start"),
-    ];
-    for (config, why) in more {
-        let mut process = started(&state_dir, &config, &["prlimit", "--nofile=64"]);
-        let (code, said) = (process.end_of_itself().await.code(), process.log());
-        assert!(code == Some(1) && said.contains(CLEAN) && said.contains(why), "{said}");
-    }
-    nobody_waits(scene).await;
-}
-
-#[tokio::test]
-async fn a_start_whose_disk_hangs_can_be_ended_and_leaves_nothing() {
-    let (mut scene, state_dir, _) = let_in(EtcdVersion::V3_5, guarded(&AN_HOUR)).await;
-    stop(&mut scene).await;
-    let next = state_dir.path().join("state/journal.next");
-    make_fifo(&next);
-    let mut process = started(&state_dir, &scene.config, &["env"]);
-    let status = format!("/proc/{}/status", process.id());
-    let hears = || {
-        let status = std::fs::read_to_string(&status).ok()?;
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
-        let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
-        (caught & 1 << (15 - 1) != 0).then_some(())
-    };
-    eventually("it hears SIGTERM", async || hears()).await;
-    process.hang_up(); // Who rotates logs or reloads knows of no start.
-    process.terminate();
-    let (code, log) = (process.end_of_itself().await.code(), process.log());
-    assert_eq!(code, Some(1), "{log}");
-    let told = [
-        "the disk does not answer: a write to the state_dir",
-        "looking at what an earlier process has left",
-    ];
-    assert!(told.iter().all(|text| log.contains(text)) && !log.contains("listening"), "{log}");
-    std::fs::remove_file(&next).unwrap();
-    nobody_waits(scene).await;
-}
-
-#[tokio::test]
-async fn a_damaged_file_stops_the_start_and_says_what_to_do() {
-    let (mut scene, state_dir, held) = let_in(EtcdVersion::V3_5, guarded(&AN_HOUR)).await;
-    stop(&mut scene).await;
-    let journal = state_dir.path().join("state/journal");
-    let whole = std::fs::read(&journal).unwrap();
-    for at in [0, whole.len() / 3, whole.len() / 2, whole.len() - 2] {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 1;
-        std::fs::write(&journal, &damaged).unwrap();
-        let (code, said) = Fencepost::end_of(&scene.config).await;
-        assert_eq!(code, Some(1), "byte {at}: {said}");
-        assert!(said.contains(&format!("{} is damaged (", journal.display())), "byte {at}: {said}");
-        assert!(
-            said.contains("restore it; or wait until the longest orphan_timeout has passed"),
-            "byte {at}: {said}"
-        );
-        assert_eq!(std::fs::read(&journal).unwrap(), damaged, "nothing was made of it");
-    }
-    std::fs::write(&journal, &whole).unwrap();
-    scene.start_again().await;
-    scene.admits("/", &held).await;
-    scene.finish().await;
 }
 
 /// No journal can be written until the directory in its place is gone.
@@ -649,7 +505,6 @@ async fn a_restore_after_a_kill_has_to_be_accepted_and_waited_for() {
 
 #[tokio::test]
 async fn a_failing_disk_is_told_of_until_it_is_well_and_logged_once() {
-    let browser = Browser::start().await;
     let (mut scene, state_dir, _) = let_in(EtcdVersion::V3_5, guarded(&[])).await;
     assert_eq!(scene.fence.metric("fencepost_state_dir_failing").await, 0.0);
     let disk = BrokenDisk::below(&state_dir);
@@ -657,10 +512,6 @@ async fn a_failing_disk_is_told_of_until_it_is_well_and_logged_once() {
     // Another key's write raises the revision that is kept.
     scene.store.hold("/other", "shard-1").await;
     scene.until_metric("fencepost_state_dir_failing", 1.0).await;
-    let page = Page::open(browser, scene.fence.admin, "").await;
-    page.until_there("#generation .badge.bad").await;
-    let told = page.text("#generation").await;
-    assert_eq!(told, "configuration 1 the state_dir cannot be written: no new tenure is let in");
     let new = scene.store.hold(LOCK, "shard-2").await;
     for answer in join_all((0..50).map(|_| scene.send(Ask::post("/dead").under(&new)))).await {
         assert_refused(&answer, "unverifiable", LOCK, None);
@@ -668,7 +519,6 @@ async fn a_failing_disk_is_told_of_until_it_is_well_and_logged_once() {
     let lines_max = 1 + begun.elapsed().as_secs() / 10;
     disk.mend();
     scene.until_metric("fencepost_state_dir_failing", 0.0).await;
-    page.until_count("#generation .badge", 0).await;
     scene.admits("/", &new).await;
     stop(&mut scene).await; // All is in the log.
     let lines = scene.fence.log().matches("a tenure cannot be recorded").count() as u64;

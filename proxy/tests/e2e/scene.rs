@@ -5,10 +5,13 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use fencepost_tests::{
-    Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, eventually, request, until,
+    Connection, Endpoint, Etcd, EtcdVersion, Latch, PATIENCE, Response, Worker, eventually,
+    request, until,
 };
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
@@ -32,6 +35,12 @@ pub(crate) struct Ask {
     path: String,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
+}
+
+/// A request that stays at the worker until it is let end.
+pub(crate) struct Held {
+    latch: Latch,
+    answer: JoinHandle<Response>,
 }
 
 /// A client's connection that is kept open.
@@ -174,6 +183,12 @@ impl Scene {
         started
     }
 
+    /// Sends a request that stays at the worker, and returns when it is there.
+    pub(crate) async fn held(&self, ask: Ask) -> Held {
+        let latch = self.worker.holds(&ask.path);
+        Held { latch, answer: self.start_at_worker(ask).await }
+    }
+
     /// Waits until fencepost knows that this owner holds the lock.
     pub(crate) async fn until_known(&self, lock: &str, owner: Option<&str>) {
         eventually(&format!("{owner:?} is known to hold {lock}"), async || {
@@ -222,6 +237,10 @@ impl Scene {
         Line::open(&self.fence.listener, &self.ledger).await
     }
 
+    pub(crate) async fn caller(&self, path: &str, tenure: &Tenure) -> Caller {
+        Caller::start(self.line().await, Ask::post(path).under(tenure))
+    }
+
     /// A request under this tenure is forwarded and answered by the worker.
     #[track_caller]
     pub(crate) fn admits(&self, path: &str, tenure: &Tenure) -> impl Future<Output = ()> {
@@ -260,6 +279,17 @@ impl Scene {
         self.ledger.check(&self.worker);
         let log = self.fence.log();
         assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+impl Held {
+    pub(crate) async fn ends(self) {
+        self.latch.open();
+        assert_eq!(self.answer.await.unwrap().text(), "held");
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.answer.is_finished()
     }
 }
 
@@ -330,6 +360,60 @@ impl Ledger {
                 None => assert!(times <= 1, "request {number} reached the worker {times} times"),
             }
         }
+    }
+}
+
+/// Numbers from a seed.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    /// One of `0..sides`.
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+}
+
+/// One connection's requests, one after the other, until it is told to stop: how many got which
+/// status.
+pub(crate) struct Caller {
+    stop: watch::Sender<bool>,
+    sent: watch::Receiver<u32>,
+    running: JoinHandle<Vec<u16>>,
+}
+
+impl Caller {
+    pub(crate) fn start(mut line: Line, ask: Ask) -> Caller {
+        let (stop, stopped) = watch::channel(false);
+        let (count, sent) = watch::channel(0);
+        let running = tokio::spawn(async move {
+            let mut answers = Vec::new();
+            while !*stopped.borrow() {
+                // On one connection: if it were closed, this would fail.
+                let answer = line.send(ask.clone()).await.expect("the connection goes on");
+                assert_eq!(reason(&answer).is_some(), answer.status == 412, "{}", answer.text());
+                answers.push(answer.status);
+                count.send_modify(|count| *count += 1);
+            }
+            answers
+        });
+        Caller { stop, sent, running }
+    }
+
+    pub(crate) async fn until_sent(&self, more: u32) {
+        let goal = *self.sent.borrow() + more;
+        let mut sent = self.sent.clone();
+        let goes_on = timeout(PATIENCE, sent.wait_for(|sent| *sent >= goal)).await;
+        assert!(goes_on.is_ok_and(|sent| sent.is_ok()), "requests do not go on");
+    }
+
+    pub(crate) async fn stop(self) -> Vec<u16> {
+        self.stop.send_replace(true);
+        self.running.await.unwrap()
     }
 }
 

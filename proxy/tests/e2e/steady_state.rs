@@ -68,42 +68,6 @@ async fn traffic_costs_the_store_nothing_but_the_freshness_reads() {
 }
 
 #[tokio::test]
-async fn locks_in_use_cost_few_reads_and_idle_ones_none() {
-    for version in EtcdVersion::ALL {
-        let route = Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
-        let scene = Scene::open(version, &[quick_to_age(route)]).await;
-        let mut tenures = Vec::new();
-        for shard in 0..500 {
-            tenures.push(scene.store.hold(&format!("/shards/{shard}/lock"), "shard-1").await);
-        }
-        let mut line = scene.line().await;
-        let began = Instant::now();
-        let (reads, for_freshness) = cost(&scene.etcd, async {
-            for _ in 0..5 {
-                for (shard, tenure) in tenures.iter().enumerate() {
-                    let answer = line
-                        .send(Ask::post(&format!("/shards/{shard}/")).under(tenure))
-                        .await
-                        .unwrap();
-                    assert_eq!(answer.status, 200, "{}", answer.text());
-                }
-            }
-        })
-        .await;
-        // Each is loaded, and read again after two periods.
-        let refreshed = 500 * (1 + began.elapsed().as_millis() / (2 * READS_EVERY).as_millis());
-        let allowed = for_freshness + u64::try_from(refreshed).unwrap();
-        assert!(reads <= allowed, "etcd {version}: {reads} calls of {allowed}");
-        let (reads, allowed) = cost(&scene.etcd, tokio::time::sleep(Duration::from_secs(2))).await;
-        assert!(
-            reads <= allowed,
-            "etcd {version}: {reads} calls for idle locks, {allowed} are for freshness"
-        );
-        scene.finish().await;
-    }
-}
-
-#[tokio::test]
 async fn made_up_keys_neither_reach_the_store_nor_harm_a_lock() {
     let route = Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
     let scene = Scene::open(EtcdVersion::V3_5, &[quick_to_age(route)]).await;

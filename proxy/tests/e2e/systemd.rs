@@ -233,50 +233,6 @@ async fn a_connection_that_came_before_the_process_is_served_by_it() {
     assert!(local.exists(), "the file of a socket is its maker's");
 }
 
-#[tokio::test]
-async fn a_socket_that_no_listener_names_is_logged_and_closed() {
-    let nobody = "http://127.0.0.1:1".to_owned();
-    let config = Config::new(std::slice::from_ref(&nobody), &nobody, &[route("shadow")]);
-    for listens_on in ["systemd:http", "127.0.0.1:0"] {
-        let (port, stray, scratch) = (FreePort::reserve(), FreePort::reserve(), Scratch::new());
-        let local = scratch.path().join("local.sock");
-        let file = scratch.path().join("fencepost.toml");
-        std::fs::write(&file, config.clone().listening_on(listens_on).toml()).unwrap();
-        let mut command = Command::new("systemd-socket-activate");
-        for socket in [port.address().to_string(), stray.address().to_string()] {
-            command.args(["-l", &socket]);
-        }
-        command.arg("-l").arg(&local).arg("--fdname=http:old:local");
-        command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
-        command.arg(BINARY).arg("serve").arg("-c").arg(&file);
-        let mut process = Process::start(&command, &scratch.path().join("log"));
-        let waits =
-            eventually("somebody listens", async || Connection::open(stray.address()).await.ok())
-                .await;
-        eventually("it listens", async || addresses(&process.log())).await;
-        let log = process.log();
-        let strays = [("http", port.address().to_string()), ("old", stray.address().to_string())];
-        let strays = strays.into_iter().chain([("local", local.display().to_string())]);
-        for (name, address) in strays {
-            let told = log
-                .lines()
-                .filter(|line| line.contains("systemd passed a socket that no listener names"));
-            let told = told
-                .filter(|line| {
-                    line.contains(&format!("systemd:{name}\"")) && line.contains(&address)
-                })
-                .count();
-            assert_eq!(told, usize::from(format!("systemd:{name}") != listens_on), "{name}: {log}");
-        }
-        assert!(Connection::open(stray.address()).await.is_err(), "its clients are refused");
-        let named = Connection::open(port.address()).await;
-        assert_eq!(named.is_ok(), listens_on == "systemd:http", "what a listener names stays open");
-        drop((waits, named));
-        process.terminate();
-        assert!(process.end_of_itself().await.success(), "{}", process.log());
-    }
-}
-
 /// The units, with the program that is tested in the place of the installed one.
 fn units() -> Scratch {
     let scratch = Scratch::new();

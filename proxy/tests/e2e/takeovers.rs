@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use fencepost_tests::{Etcd, EtcdVersion, Relay, Worker, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, Relay};
 
-use crate::fencepost::{Config, Fencepost, Route};
+use crate::fencepost::Route;
 use crate::refusal::{assert_refused, reason};
-use crate::scene::{Ask, Ledger, Scene, send};
-use crate::store::{Layout, Store, Tenure};
+use crate::scene::{Ask, Scene};
+use crate::store::{Layout, Tenure};
 
 const TAKEOVERS: usize = 300;
 
@@ -66,39 +66,6 @@ async fn a_new_holder_of_a_queue_is_admitted_its_predecessor_never() {
 }
 
 #[tokio::test]
-async fn zombies_are_never_admitted_after_their_successor() {
-    let scene =
-        Scene::open(EtcdVersion::V3_5, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
-    let mut new = scene.line().await;
-    let mut before = scene.store.hold("/one/lock", "shard-0").await;
-    for round in 1..=TAKEOVERS / 3 {
-        let mut zombie = scene.line().await;
-        let (taken, mut is_taken) = tokio::sync::watch::channel(false);
-        let sending = tokio::spawn({
-            let before = before.clone();
-            async move {
-                // Sends without pause until a request that began after the successor's first has
-                // been answered.
-                loop {
-                    let last = *is_taken.borrow_and_update();
-                    let answer = zombie.send(Ask::post("/").under(&before)).await.unwrap();
-                    if last {
-                        return answer;
-                    }
-                }
-            }
-        });
-        let now = scene.store.hold("/one/lock", &format!("shard-{}", round % 3)).await;
-        let first = new.send(Ask::post("/").under(&now)).await.unwrap();
-        assert_eq!(first.status, 200, "takeover {round}: {}", first.text());
-        taken.send_replace(true);
-        assert_refused(&sending.await.unwrap(), "stale-tenure", "/one/lock", &now);
-        before = now;
-    }
-    scene.finish().await;
-}
-
-#[tokio::test]
 async fn news_that_are_late_refuse_no_new_holder() {
     for version in EtcdVersion::ALL {
         let etcd = Etcd::start(version).await;
@@ -120,60 +87,5 @@ async fn news_that_are_late_refuse_no_new_holder() {
             scene.fence.metric(r#"fencepost_confirms_total{outcome="admitted",route="one"}"#).await;
         assert!(confirmed >= 5.0, "each was admitted on a read of its own: {confirmed}");
         scene.finish().await;
-    }
-}
-
-/// How many requests of the old holder are let in, one after the other, once its successor holds
-/// the lock.
-async fn let_in_after(store: &Store, fence: &Fencepost, ledger: &Ledger, old: &Tenure) -> usize {
-    store.hold("/one/lock", "shard-new").await;
-    let mut let_in = 0;
-    while send(&fence.listener, ledger, Ask::post("/").under(old)).await.status == 200 {
-        let_in += 1;
-    }
-    let_in
-}
-
-#[tokio::test]
-async fn new_watch_ends_an_old_holder_as_fast_as_any() {
-    const ROUNDS: usize = 7;
-    for version in EtcdVersion::ALL {
-        let etcd = Etcd::start(version).await;
-        let relay = Relay::before(&etcd).await;
-        let (store, worker, ledger) =
-            (Store::of(&etcd).await, Worker::start().await, Ledger::default());
-        let routes = [Route::new("one", "/", r#"key = "/one/lock""#)];
-        let config = Config::of(&etcd, &worker, &routes);
-        let config = config.endpoints(&[format!("http://{}", relay.address())]);
-        let (mut at_start, mut after_a_cut) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            let old = store.hold("/one/lock", "shard-old").await;
-            let fence = Fencepost::serve(&config).await;
-            at_start.push(let_in_after(&store, &fence, &ledger, &old).await);
-
-            let old = store.hold("/one/lock", "shard-old").await;
-            assert_eq!(
-                send(&fence.listener, &ledger, Ask::post("/").under(&old)).await.status,
-                200
-            );
-            relay.cut().await;
-            relay.restore().await;
-            eventually("a read is answered again", async || {
-                let fresh =
-                    fence.metric(r#"fencepost_watch_restarts_total{source="main"}"#).await > 0.0;
-                let answer = send(&fence.listener, &ledger, Ask::post("/").under(&old)).await;
-                (fresh && answer.status == 200).then_some(())
-            })
-            .await;
-            after_a_cut.push(let_in_after(&store, &fence, &ledger, &old).await);
-        }
-        println!(
-            "etcd {version}: let in late: {at_start:?} after a start, {after_a_cut:?} after a cut"
-        );
-        for mut let_in in [at_start, after_a_cut] {
-            let_in.sort_unstable();
-            assert!(let_in[ROUNDS / 2] <= 5, "etcd {version}: {let_in:?}");
-        }
-        ledger.check(&worker);
     }
 }

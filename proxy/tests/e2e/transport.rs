@@ -1,19 +1,12 @@
 //! What passes through an admitted request, and how a refused one is told.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::thread;
-
 use fencepost_tests::{
-    Answer, Behaviour, BodyEnd, Connection, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker,
+    Answer, Behaviour, BodyEnd, Connection, Etcd, EtcdVersion, FreePort, Scratch, Worker,
 };
-
-use socket2::SockRef;
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
-use crate::scene::{Ask, Ledger, Line, Scene, send};
+use crate::scene::{Ask, Ledger, Scene, send};
 use crate::store::{Store, Tenure};
 
 const MIB: usize = 1024 * 1024;
@@ -176,123 +169,6 @@ async fn an_unknown_expectation_is_answered_at_once() {
     scene.finish().await;
 }
 
-/// A worker that answers every request and closes its connections at once, or exactly when it is
-/// told to.
-#[derive(Clone)]
-struct ClosingWorker {
-    address: SocketAddr,
-    open: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-/// What a [`ClosingWorker`]'s connection ends after.
-#[derive(Clone, Copy, PartialEq)]
-enum Last {
-    Answer,
-    Order,
-}
-
-impl ClosingWorker {
-    fn start(last: Last) -> ClosingWorker {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let worker =
-            ClosingWorker { address: listener.local_addr().unwrap(), open: Arc::default() };
-        let open = Arc::clone(&worker.open);
-        thread::spawn(move || {
-            for connection in listener.incoming() {
-                let connection = connection.unwrap();
-                open.lock().unwrap().push(connection.try_clone().unwrap());
-                thread::spawn(move || while ClosingWorker::answer(&connection, last).is_some() {});
-            }
-        });
-        worker
-    }
-
-    /// Reads a request without a body and answers it; `None` once the connection has ended.
-    fn answer(mut connection: &TcpStream, last: Last) -> Option<()> {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            connection.read_exact(&mut byte).ok()?;
-            head.extend(byte);
-        }
-        // The end leaves together with the answer, so that no next request can come between.
-        SockRef::from(connection).set_tcp_cork(last == Last::Answer).unwrap();
-        connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
-        match last {
-            Last::Answer => connection.shutdown(Shutdown::Both).err().map(drop),
-            Last::Order => Some(()),
-        }
-    }
-
-    /// Closes all connections; the news has reached the other side's socket when this returns. How
-    /// many there were.
-    fn close_idle(&self) -> usize {
-        let open: Vec<TcpStream> = self.open.lock().unwrap().drain(..).collect();
-        // One that the proxy has closed by itself meanwhile is closed all the same.
-        open.iter().filter(|connection| connection.shutdown(Shutdown::Both).is_ok()).count()
-    }
-}
-
-#[tokio::test]
-async fn a_worker_that_closes_idle_connections_at_random_makes_no_502() {
-    let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let tenure = Store::of(&etcd).await.hold("/k", "shard-1").await;
-    let worker = ClosingWorker::start(Last::Order);
-    let upstream = format!("http://{}", worker.address);
-    let mut fence =
-        Fencepost::serve(&Config::new(&[etcd.endpoint()], &upstream, &[Route::k()])).await;
-    let ledger = Ledger::default();
-    let mut lines = Vec::new();
-    for _ in 0..4 {
-        lines.push(Line::open(&fence.listener, &ledger).await);
-    }
-    let mut closed = 0;
-    for round in 0..1_000_usize {
-        let count = lines.len();
-        let line = &mut lines[round % count];
-        let answer = line.send(Ask::post("/").method("GET").under(&tenure)).await.unwrap();
-        assert_eq!(answer.status, 200, "request {round}, {closed} closed: {}", answer.text());
-        // Some die between two requests, some at once after their answer, some live.
-        if round * 7_919 % 5 < 2 {
-            closed += worker.close_idle();
-        }
-    }
-    assert!(closed > 200, "connections were closed under the proxy: {closed}");
-    // Nor where the proxy finds the request and the end of its idle connection at once: the request
-    // first, and last.
-    for round in 0..40 {
-        let line = &mut lines[round % 4];
-        fence.process().pause().await;
-        if round % 2 == 0 {
-            worker.close_idle();
-        }
-        let meanwhile = async {
-            // By now the request lies in the proxy's socket.
-            worker.close_idle();
-            fence.process().resume();
-        };
-        let (answer, ()) =
-            tokio::join!(line.send(Ask::post("/").method("GET").under(&tenure)), meanwhile);
-        let answer = answer.unwrap();
-        assert_eq!(answer.status, 200, "after a pause, round {round}: {}", answer.text());
-    }
-}
-
-#[tokio::test]
-async fn a_worker_that_closes_after_each_answer_makes_no_502() {
-    let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let tenure = Store::of(&etcd).await.hold("/k", "shard-1").await;
-    let upstream = format!("http://{}", ClosingWorker::start(Last::Answer).address);
-    let routes = [Route::k()];
-    let fence = Fencepost::serve(&Config::new(&[etcd.endpoint()], &upstream, &routes)).await;
-    let ledger = Ledger::default();
-    let mut line = Line::open(&fence.listener, &ledger).await;
-    for round in 0..500 {
-        let answer = line.send(Ask::post("/").method("GET").under(&tenure)).await.unwrap();
-        assert_eq!(answer.status, 200, "round {round}: {}", answer.text());
-    }
-}
-
 #[tokio::test]
 async fn failures_of_the_worker_are_no_refusals() {
     let port = FreePort::reserve();
@@ -304,9 +180,8 @@ async fn failures_of_the_worker_are_no_refusals() {
     ];
     let scene = Scene::open(EtcdVersion::V3_4, &routes).await;
     let tenure = scene.store.hold("/k", "shard-1").await;
-    let latch = Latch::new();
+    let latch = scene.worker.holds("/silent");
     scene.worker.on("/reset", Behaviour::Reset);
-    scene.worker.on("/silent", Behaviour::Hold(latch.clone(), Answer::ok("late")));
     for (path, status, forwarded) in [
         ("/gone/x", 502, serde_json::json!(false)),
         ("/reset", 502, serde_json::json!("unknown")),

@@ -1,15 +1,11 @@
 //! Routes that only watched and judge after a reload, and what they had let past.
 
-use std::time::{Duration, Instant};
-
-use fencepost_tests::{
-    Answer, Behaviour, BodyEnd, Connection, EtcdVersion, Latch, Response, eventually,
-};
+use fencepost_tests::{Behaviour, BodyEnd, Connection, EtcdVersion, Response, eventually};
 use tokio::task::JoinHandle;
 
 use crate::fencepost::Route;
 use crate::refusal::assert_refused;
-use crate::scene::{Ask, Scene};
+use crate::scene::{Ask, Held, Scene};
 
 const LOCK: &str = "/k";
 
@@ -34,41 +30,22 @@ async fn begin(scene: &Scene, head: &str, body: &str) -> Connection {
     client
 }
 
-/// A request that is let past, at the worker until the latch opens.
-struct Held {
-    latch: Latch,
-    answer: JoinHandle<Response>,
-}
-
-impl Held {
-    async fn at_worker(scene: &Scene) -> Held {
-        let latch = Latch::new();
-        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-        Held { latch, answer: scene.start_at_worker(Ask::post("/held")).await }
-    }
-
-    /// It ends, and the holder's request, begun before, goes out after it.
-    async fn lets_in(self, scene: &Scene, next: JoinHandle<Response>) {
-        self.lets_in_to("/held/next", scene, next).await;
-    }
-
-    async fn lets_in_to(self, path: &str, scene: &Scene, next: JoinHandle<Response>) {
-        self.latch.open();
-        assert_eq!(self.answer.await.unwrap().text(), "held");
-        assert_eq!(next.await.unwrap().status, 200);
-        let seen = scene.worker.seen();
-        let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
-        assert!(of("/held").ended.is_some_and(|ended| ended <= of(path).began), "{seen:#?}");
-    }
+/// A request that was let past ends, and the holder's, begun before, goes out after it.
+async fn lets_in(scene: &Scene, held: Held, path: &str, next: JoinHandle<Response>) {
+    held.ends().await;
+    assert_eq!(next.await.unwrap().status, 200);
+    let seen = scene.worker.seen();
+    let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
+    assert!(of("/held").ended.is_some_and(|ended| ended <= of(path).began), "{seen:#?}");
 }
 
 #[tokio::test]
-async fn what_named_no_lock_counts_as_anybodys_when_its_route_enforces() {
+async fn a_pass_without_a_lock_counts_when_its_route_enforces() {
     // What is cut need not be waited for.
     let route = || patient(named_by_the_caller()).with("partial_requests = \"harmless\"");
     let scene = Scene::open(EtcdVersion::V3_5, &[watching(route())]).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
-    let held = Held::at_worker(&scene).await;
+    let held = scene.held(Ask::post("/held")).await;
     let mut upload =
         begin(&scene, "/upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", "3\r\nhal\r\n")
             .await;
@@ -93,33 +70,15 @@ async fn what_named_no_lock_counts_as_anybodys_when_its_route_enforces() {
     assert_eq!((upload.body_bytes, upload.body_end), (3, Some(BodyEnd::Cut)));
     scene.until_metric("fencepost_in_flight{route=\"k\"}", 2.0).await;
     assert!(of("/held/next").is_none(), "one of those that came before is at the worker");
-    held.lets_in(&scene, next).await;
+    lets_in(&scene, held, "/held/next", next).await;
     assert!(of("/unsent").is_none());
     assert_eq!(scene.counted().await, 4, "what was judged after all was counted when it came");
     scene.finish().await;
 }
 
-#[tokio::test]
-async fn what_named_no_lock_is_waited_for_as_long_as_a_worker_may_go_on_with_it() {
-    let route = || {
-        let times = "orphan_timeout = \"700ms\"\nmax_age = \"1h\"\nhandoff_timeout = \"1h\"";
-        named_by_the_caller().with(times)
-    };
-    let scene = Scene::open(EtcdVersion::V3_5, &[watching(route())]).await;
-    let holder = scene.store.hold(LOCK, "shard-1").await;
-    scene.worker.on("/lost", Behaviour::Reset);
-    let sent = Instant::now();
-    assert_eq!(scene.send(Ask::post("/lost")).await.status, 502);
-    scene.fence.reloads(&scene.config.clone().routes(&[route()])).await;
-    let next = scene.send(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder)).await;
-    assert_eq!(next.status, 200, "{}", next.text());
-    assert!(sent.elapsed() >= Duration::from_millis(700), "{:?}", sent.elapsed());
-    scene.finish().await;
-}
-
 /// However it comes about that a route judges what another one, or the same, let past before.
 #[tokio::test]
-async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
+async fn a_pass_is_waited_for_whichever_route_enforces_now() {
     let lock = r#"key = "/k""#;
     let judge = |path: &str| patient(Route::new("judge", path, lock));
     let watch = |name: &str, path: &str| watching(patient(Route::new(name, path, lock)));
@@ -167,27 +126,27 @@ async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
         let scene = Scene::open(EtcdVersion::V3_5, &before).await;
         let holder = scene.store.hold(LOCK, "shard-1").await;
         scene.until_known(LOCK, Some("shard-1")).await;
-        let held = Held::at_worker(&scene).await;
+        let held = scene.held(Ask::post("/held")).await;
         for routes in reloads {
             scene.fence.reloads(&scene.config.clone().routes(&routes)).await;
         }
         let next = scene.start(Ask::post("/held/next").under(&holder));
         scene.until_metric("fencepost_in_flight{route=\"judge\"}", 1.0).await;
-        held.lets_in(&scene, next).await;
+        lets_in(&scene, held, "/held/next", next).await;
         scene.finish().await;
     }
 }
 
 /// A superseded write went out behind the holder's.
 #[tokio::test]
-async fn what_a_route_let_past_is_waited_for_and_judged_though_it_takes_other_paths_by_now() {
+async fn a_pass_is_waited_for_though_its_route_has_another_path() {
     let route = |path: &str| patient(Route::new("k", path, r#"key = "/k""#));
     for other in [route("/new/"), route("/new/").with("host = \"localhost\"")] {
         let scene = Scene::open(EtcdVersion::V3_5, &[watching(route("/held"))]).await;
         let stale = scene.store.hold(LOCK, "shard-1").await;
         let holder = scene.store.hold(LOCK, "shard-2").await;
         scene.until_known(LOCK, Some("shard-2")).await;
-        let held = Held::at_worker(&scene).await;
+        let held = scene.held(Ask::post("/held")).await;
         let token = format!("Fence-Owner: {}\r\nFence-Revision: {}", stale.owner, stale.revision);
         let head = format!("/held/unsent HTTP/1.1\r\nHost: a\r\n{token}\r\nContent-Length: 5");
         let mut unsent = begin(&scene, &head, "wr").await;
@@ -197,14 +156,14 @@ async fn what_a_route_let_past_is_waited_for_and_judged_though_it_takes_other_pa
         scene.until_metric("fencepost_in_flight{route=\"k\"}", 3.0).await;
         unsent.send("ite").await.unwrap();
         assert_eq!(unsent.final_response().await.unwrap().status, 412);
-        held.lets_in_to("/new/next", &scene, next).await;
+        lets_in(&scene, held, "/new/next", next).await;
         assert!(!scene.worker.seen().iter().any(|seen| seen.path == "/held/unsent"));
         scene.finish().await;
     }
 }
 
 #[tokio::test]
-async fn what_needs_no_token_goes_on_when_its_route_enforces_and_is_waited_for() {
+async fn an_exempt_pass_goes_on_and_is_waited_for() {
     let route = || {
         let times = "orphan_timeout = \"1h\"\nhandoff_timeout = \"200ms\"";
         Route::new("k", "/", r#"key = "/k""#).with(times).with("exempt_methods = [\"GET\"]")
@@ -212,9 +171,7 @@ async fn what_needs_no_token_goes_on_when_its_route_enforces_and_is_waited_for()
     let scene = Scene::open(EtcdVersion::V3_5, &[watching(route())]).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
     scene.until_known(LOCK, Some("shard-1")).await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let held = scene.start_at_worker(Ask::post("/held").method("GET")).await;
+    let held = scene.held(Ask::post("/held").method("GET")).await;
     scene.fence.reloads(&scene.config.clone().routes(&[route()])).await;
     assert_refused(
         &scene.send(Ask::post("/next").under(&holder)).await,
@@ -222,8 +179,7 @@ async fn what_needs_no_token_goes_on_when_its_route_enforces_and_is_waited_for()
         LOCK,
         &holder,
     );
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
+    held.ends().await;
     scene.until_metric("fencepost_in_flight{route=\"k\"}", 0.0).await;
     scene.admits("/next", &holder).await;
     scene.finish().await;
@@ -232,7 +188,7 @@ async fn what_needs_no_token_goes_on_when_its_route_enforces_and_is_waited_for()
 /// Each turn has its time: that of another route, which has long been over, is none of its
 /// business.
 #[tokio::test]
-async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned_before() {
+async fn a_pass_is_waited_for_though_another_route_turned_before() {
     let lock = r#"key = "/k""#;
     let short =
         |name: &str, path: &str| Route::new(name, path, lock).with("orphan_timeout = \"100ms\"");
@@ -242,7 +198,7 @@ async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned
     let scene = Scene::open(EtcdVersion::V3_5, &before).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
     scene.until_known(LOCK, Some("shard-1")).await;
-    let held = Held::at_worker(&scene).await;
+    let held = scene.held(Ask::post("/held")).await;
     scene
         .fence
         .reloads(&scene.config.clone().routes(&[short("another", "/a/"), off.clone()]))
@@ -251,58 +207,14 @@ async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned
     scene.fence.reloads(&scene.config.clone().routes(&[judge, off])).await;
     let next = scene.start(Ask::post("/held/next").under(&holder));
     scene.until_metric("fencepost_in_flight{route=\"judge\"}", 1.0).await;
-    held.lets_in(&scene, next).await;
+    lets_in(&scene, held, "/held/next", next).await;
     scene.finish().await;
-}
-
-/// Nobody judges what it let past: it goes on, and nobody waits for it.
-#[tokio::test]
-async fn what_was_let_past_goes_on_where_no_route_judges_its_like() {
-    let lock = r#"key = "/k""#;
-    let judge =
-        |name: &str, path: &str| Route::new(name, path, lock).with("handoff_timeout = \"200ms\"");
-    let rest = |name: &str| watching(Route::new(name, "/b/", lock));
-    for after in [
-        vec![judge("judge", "/a/"), Route::new("rest", "/b/", lock).with("mode = \"off\"")],
-        vec![judge("judge", "/a/")],
-        vec![judge("judge", "/a/"), rest("other")],
-        vec![judge("judge", "/a/more/"), judge("another", "/a/"), rest("rest")],
-        vec![judge("judge", "/a/"), judge("another", "/c/")],
-        vec![judge("judge", "/a/"), rest("rest"), judge("another", "/")],
-        vec![judge("judge", "/a/"), judge("another", "/b/judged/"), rest("rest")],
-    ] {
-        let before = [judge("judge", "/a/"), judge("judged", "/b/judged/"), rest("rest")];
-        let scene = Scene::open(EtcdVersion::V3_5, &before).await;
-        let holder = scene.store.hold(LOCK, "shard-1").await;
-        scene.until_known(LOCK, Some("shard-1")).await;
-        let mut upload = begin(
-            &scene,
-            "/b/up HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked",
-            "3\r\nhal\r\n",
-        )
-        .await;
-        let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
-        eventually("a part of the upload is there", async || {
-            of("/b/up").filter(|seen| seen.body_bytes == 3)
-        })
-        .await;
-        let mut unsent =
-            begin(&scene, "/b/unsent HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
-        scene.until_metric("fencepost_in_flight{route=\"rest\"}", 2.0).await;
-        scene.fence.reloads(&scene.config.clone().routes(&after)).await;
-        scene.admits("/a/next", &holder).await;
-        upload.send("4\r\nfall\r\n0\r\n\r\n").await.unwrap();
-        assert_eq!(upload.final_response().await.unwrap().status, 200);
-        unsent.send("ite").await.unwrap();
-        assert_eq!(unsent.final_response().await.unwrap().status, 200);
-        scene.finish().await;
-    }
 }
 
 /// No other source can guard its locks while it may run, and an operator, who speaks of one lock,
 /// does not end it.
 #[tokio::test]
-async fn what_was_let_past_and_may_run_on_is_not_forgotten_with_its_source() {
+async fn a_running_pass_is_not_forgotten_with_its_source() {
     let named =
         || named_by_the_caller().with("handoff_timeout = \"200ms\"\norphan_timeout = \"1h\"");
     for ask in [Ask::post("/lost"), Ask::post("/lost").header("Fence-Lock", LOCK)] {
@@ -327,33 +239,6 @@ async fn what_was_let_past_and_may_run_on_is_not_forgotten_with_its_source() {
         assert!((3_000..=3_600).contains(&wait), "{wait}");
         scene.finish().await;
     }
-}
-
-/// It is counted nowhere until its body is whole; by then another source's gate had let the holder
-/// in, which knows nothing of it.
-#[tokio::test]
-async fn what_is_not_counted_yet_keeps_its_lock_from_another_sources_gate() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[watching(named_by_the_caller())]).await;
-    let mut client = begin(&scene, "/slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
-    scene.until_metric("fencepost_in_flight{route=\"k\"}", 1.0).await;
-    let enforcing = scene.config.clone().routes(&[named_by_the_caller()]).toml();
-    let (without, renamed) = (without_source(&enforcing), with_renamed_source(&enforcing));
-    let reload = async |file: &str| {
-        std::fs::write(scene.fence.file(), file).unwrap();
-        scene.fence.admin("POST", "/reload").await
-    };
-    assert_eq!(reload(&without).await.status, 200);
-    let refused = reload(&renamed).await;
-    let said = "belongs to source \"main\", and with source \"renamed\" it would have another";
-    assert!(refused.status == 422 && refused.text().contains(said), "{}", refused.text());
-    client.send("ite").await.unwrap();
-    assert_eq!(client.final_response().await.unwrap().status, 200);
-    drop(client);
-    eventually("nobody is at the worker", async || {
-        (reload(&renamed).await.status == 200).then_some(())
-    })
-    .await;
-    scene.finish().await;
 }
 
 /// The file without its source, its route off.

@@ -69,32 +69,3 @@ async fn each_head_that_is_not_read_is_counted_and_logged() {
     }
     scene.finish().await;
 }
-
-#[tokio::test]
-async fn a_client_that_closes_amid_a_head_is_not_counted() {
-    let scene = scene().await;
-    for head in ["", "\r\n", "GET / HTTP/1.1\r\nHost: h\r\n"] {
-        let mut connection = connect(&scene).await;
-        connection.send(head).await.unwrap();
-        connection.finish_sending().await.unwrap();
-        assert_eq!(connection.rest().await.unwrap(), b"", "{head:?}");
-    }
-    let held = scene.store.hold("/k", "shard-1").await;
-    for (token, status) in [
-        (String::new(), 428),
-        (format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", held.owner, held.revision), 400),
-    ] {
-        let mut connection = connect(&scene).await;
-        let head =
-            format!("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n{token}\r\n");
-        connection.send(format!("{head}no size")).await.unwrap();
-        assert_eq!(connection.final_response().await.unwrap().status, status);
-        connection.rest().await.unwrap();
-    }
-    scene.until_metric("fencepost_connections", 0.0).await;
-    assert_eq!(
-        [failures(&scene, "unreadable").await, failures(&scene, "large-head").await],
-        [0.0, 0.0]
-    );
-    scene.finish().await;
-}

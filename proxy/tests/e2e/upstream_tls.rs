@@ -1,19 +1,15 @@
 //! Workers behind TLS, and what becomes of their certificates and ours.
 
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
 
 use fencepost_tests::{
-    Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, replace_file, until,
+    Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, replace_file,
 };
 use http::Version;
 
-use crate::access_log::make_fifo;
 use crate::cli::Written;
 use crate::fencepost::{Config, Fencepost, Route};
-use crate::scene::{Ask, Ledger, Line, send};
+use crate::scene::{Ask, Caller, Ledger, Line, send};
 use crate::store::{Store, Tenure};
 
 const BOTH: &[&str] = &["h2", "http/1.1"];
@@ -103,28 +99,15 @@ async fn certificates_change_under_load_without_a_failure() {
     let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(BOTH).await, Ledger::default());
     let holder = store.hold("/k", "shard-1").await;
     let fence = Fencepost::serve(&tls.config(&etcd)).await;
-    let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let mut callers = Vec::new();
     for _ in 0..4 {
-        let mut line = Line::open(&fence.listener, &ledger).await;
-        let (stop, sent, ask) =
-            (Arc::clone(&stop), Arc::clone(&sent), Ask::post("/").under(&holder));
-        callers.push(tokio::spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                let answer = line.send(ask.clone()).await.expect("the connection goes on");
-                assert_eq!(answer.status, 200, "{}", answer.text());
-                sent.fetch_add(1, Ordering::Relaxed);
-            }
-        }));
+        let line = Line::open(&fence.listener, &ledger).await;
+        callers.push(Caller::start(line, Ask::post("/").under(&holder)));
     }
-    let goes_on = async || {
-        let goal = sent.load(Ordering::Relaxed) + 50;
-        until("requests go on", async || sent.load(Ordering::Relaxed) >= goal).await;
-    };
     let reloads = r#"fencepost_tls_reloads_total{name="k",outcome="reloaded",use="upstream"}"#;
     let mut authorities = tls.authority.certificate();
     for (round, protocols) in [BOTH, &["http/1.1"], BOTH].into_iter().enumerate() {
-        goes_on().await;
+        callers[0].until_sent(20).await;
         // Whoever changes authorities lets both be believed for a while.
         let next = Authority::new("the next workers'");
         authorities.push_str(&next.certificate());
@@ -132,16 +115,15 @@ async fn certificates_change_under_load_without_a_failure() {
         tls.issue_ours(&tls.authority);
         assert_eq!(fence.admin("POST", "/reload").await.status, 200);
         tls.change(&next, protocols);
-        goes_on().await;
+        callers[0].until_sent(20).await;
         // So that connections begin by which the worker shows what it has now.
         tls.issue_ours(&tls.authority);
         assert_eq!(fence.admin("POST", "/reload").await.status, 200);
-        goes_on().await;
+        callers[0].until_sent(20).await;
         assert!(fence.metric(reloads).await >= 2.0 * (round + 1) as f64);
     }
-    stop.store(true, Ordering::Relaxed);
     for caller in callers {
-        caller.await.unwrap();
+        assert!(caller.stop().await.iter().all(|status| *status == 200));
     }
     ledger.check(&tls.worker);
     for version in [Version::HTTP_11, Version::HTTP_2] {
@@ -196,59 +178,4 @@ async fn an_impostor_of_a_worker_gets_nothing_and_is_named() {
     assert_eq!(answer.status, 502, "{}", answer.text());
     fence.until_log(says).await;
     assert!(tls.worker.seen().is_empty());
-}
-
-#[tokio::test]
-async fn a_failed_handshake_is_explained_in_both_log_formats() {
-    let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(BOTH).await, Ledger::default());
-    let holder = store.hold("/k", "shard-1").await;
-    tls.change(&Authority::new("others"), BOTH);
-    for format in ["text", "json"] {
-        let fence = Fencepost::serve(&tls.config(&etcd).log_format(format)).await;
-        assert_eq!(ask(&fence, &ledger, &holder).await, 502);
-        fence.until_log("the worker did not answer").await;
-        let log = fence.log();
-        let why = "upstream as worker.internal: its certificate is not signed by an authority of upstream_tls.ca: invalid peer certificate";
-        for line in log.lines().filter(|line| line.contains("no TLS with")) {
-            assert!(
-                line.contains(why)
-                    && (format == "text" || line.contains(r#""error":"no TLS with"#)),
-                "{line}"
-            );
-        }
-    }
-}
-
-#[tokio::test]
-async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {
-    let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let tls = Tls::start(BOTH).await;
-    let config = tls.config(&etcd);
-    let fence = Fencepost::serve(&config).await;
-    let metric = r#"fencepost_certificate_expiry_timestamp_seconds{name="k",use="upstream",what="certificate"}"#;
-    let end = fence.metric(metric).await;
-    let sooner = SystemTime::now() + Duration::from_secs(40 * 86_400);
-    let next = tls.authority.issue(&Subject { not_after: Some(sooner), ..Subject::default() });
-    next.write(tls.scratch.path(), "next");
-    let config = config.routes(&[tls.route_showing("next")]);
-    let no_log = tls.scratch.path().join("access.log");
-    make_fifo(&no_log); // It can be written, and is opened last: nobody reads it.
-    fs::write(
-        fence.file(),
-        config.clone().section(&format!("[access_log]\npath = {no_log:?}")).toml(),
-    )
-    .unwrap();
-    for _ in 0..2 {
-        let answer = fence.admin("POST", "/reload").await;
-        assert!(answer.status == 422 && answer.text().contains("access.log"), "{}", answer.text());
-        assert_eq!(fence.metric(metric).await, end);
-    }
-    fence.reloads(&config).await;
-    assert!(fence.metric(metric).await < end);
-    fs::write(tls.scratch.path().join("next.key"), "no key").unwrap();
-    fence.admin("POST", "/reload").await;
-    fence.until_log("next.key: is not PEM").await;
-    // What goes on does not depend on them.
-    fence.reloads(&config.routes(&[tls.route_showing("next").with("mode = \"shadow\"")])).await;
 }

@@ -1,11 +1,12 @@
 //! Large, slow, cut and unwanted bodies.
 
-use std::io::{Read, Write};
-use std::time::Duration;
+use std::io::Read;
 
 use fencepost::upstream::Ending;
 
-use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Worker};
+use crate::support::{
+    Client, Event, MOMENT, Peer, Proxy, Worker, write_until_blocked, write_zeros,
+};
 
 const MIB: usize = 1024 * 1024;
 /// More than what four sockets keep on their own, far less than what is sent.
@@ -13,9 +14,8 @@ const KEPT_MAX: usize = 160 * MIB;
 const LARGE: usize = 256 * MIB;
 
 #[test]
-fn a_body_up_to_64_kib_is_read_whole_before_anything_is_forwarded() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+fn a_body_up_to_64_kib_is_read_whole_first() {
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = proxy.client();
     client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 64 * 1024));
     client.send_bytes(&vec![b'x'; 64 * 1024 - 1]);
@@ -28,8 +28,7 @@ fn a_body_up_to_64_kib_is_read_whole_before_anything_is_forwarded() {
 
 #[test]
 fn a_larger_body_is_passed_on_as_it_comes() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = proxy.client();
     client.send(&format!(
         "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
@@ -49,8 +48,7 @@ fn a_larger_body_is_passed_on_as_it_comes() {
 
 #[test]
 fn a_small_body_that_is_cut_never_reaches_the_worker() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nhalf");
     client.end_writing();
@@ -61,17 +59,14 @@ fn a_small_body_that_is_cut_never_reaches_the_worker() {
 
 #[test]
 fn a_large_upload_goes_no_faster_than_the_worker_reads() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = proxy.client();
     client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"));
     let mut peer = worker.next();
     peer.head();
-    let went_ahead = write_until_blocked(client.stream());
-    assert!(went_ahead < KEPT_MAX, "{went_ahead} bytes are under way");
+    let went_ahead = write_until_blocked(&client, KEPT_MAX);
     let rest = std::thread::spawn(move || {
-        client.stream().set_write_timeout(Some(PATIENCE)).unwrap();
-        write_zeros(client.stream(), LARGE - went_ahead);
+        write_zeros(&client, LARGE - went_ahead);
         client
     });
     peer.skip(LARGE);
@@ -82,16 +77,13 @@ fn a_large_upload_goes_no_faster_than_the_worker_reads() {
 
 #[test]
 fn a_large_download_goes_no_faster_than_the_client_reads() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let (mut client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
     peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n"));
-    let went_ahead = write_until_blocked(peer.stream());
-    assert!(went_ahead < KEPT_MAX, "{went_ahead} bytes are under way");
+    let went_ahead = write_until_blocked(&peer, KEPT_MAX);
     assert!(proxy.events().is_empty());
     let rest = std::thread::spawn(move || {
-        peer.stream().set_write_timeout(Some(PATIENCE)).unwrap();
-        write_zeros(peer.stream(), LARGE - went_ahead);
+        write_zeros(&peer, LARGE - went_ahead);
         peer
     });
     client.head();
@@ -100,30 +92,9 @@ fn a_large_download_goes_no_faster_than_the_client_reads() {
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
 }
 
-/// Writes zeros until nobody reads any more for a while. Returns how many.
-fn write_until_blocked(mut stream: &std::net::TcpStream) -> usize {
-    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let zeros = vec![0; MIB];
-    let mut written = 0;
-    while let Ok(count) = stream.write(&zeros) {
-        written += count;
-        assert!(written < KEPT_MAX, "nothing holds up the writer");
-    }
-    written
-}
-
-fn write_zeros(mut stream: &std::net::TcpStream, mut length: usize) {
-    let zeros = vec![0; MIB];
-    while length > 0 {
-        let count = stream.write(&zeros[..length.min(MIB)]).unwrap();
-        length -= count;
-    }
-}
-
 #[test]
-fn an_answer_to_an_unfinished_request_is_passed_on_at_once_and_the_rest_of_the_request_too() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+fn an_early_response_passes_and_the_upload_goes_on() {
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin");
     let mut peer = worker.next();
@@ -142,7 +113,7 @@ fn an_answer_to_an_unfinished_request_is_passed_on_at_once_and_the_rest_of_the_r
 }
 
 #[test]
-fn a_worker_that_answers_early_and_closes_is_heard_by_a_client_that_writes_all_before_it_reads() {
+fn an_early_response_of_a_closing_worker_is_passed_on() {
     for how in [
         "Content-Length: 8\r\n\r\ntoo much",
         "Connection: close\r\nContent-Length: 8\r\n\r\ntoo much",
@@ -163,21 +134,7 @@ fn a_worker_that_answers_early_and_closes_is_heard_by_a_client_that_writes_all_b
 }
 
 #[test]
-fn a_refused_upload_gets_its_answer_and_the_connection_goes_on() {
-    let proxy = Proxy::before(Worker::echo());
-    let mut client = proxy.client();
-    for expects in ["", "", "Expect: x\r\n"] {
-        let framing = format!("{expects}Content-Length: {}\r\n\r\n", 3 * MIB);
-        client.send(&format!("POST /refuse HTTP/1.1\r\nHost: test\r\n{framing}"));
-        client.send_bytes(&vec![b'x'; 3 * MIB]);
-        let (head, body) = client.answer();
-        assert!(head.starts_with("HTTP/1.1 412 ") && body == b"own answer", "{head}");
-    }
-    assert!(client.get("/").0.starts_with("HTTP/1.1 200 "));
-}
-
-#[test]
-fn who_has_waited_for_leave_in_vain_and_sends_its_body_all_the_same_gets_its_refusal() {
+fn a_client_that_waited_for_100_continue_gets_its_refusal() {
     // The connection was closed with the answer, so that what came then reset it: the client saw
     // its writing fail, and no answer.
     let proxy = Proxy::before(Worker::echo());
@@ -190,36 +147,6 @@ fn who_has_waited_for_leave_in_vain_and_sends_its_body_all_the_same_gets_its_ref
         let (head, body) = client.answer();
         assert!(head.starts_with("HTTP/1.1 412 ") && body == b"own answer", "{head}");
         assert_eq!(client.stream().read(&mut [0]).expect("no reset"), 0);
-    }
-}
-
-#[test]
-fn a_refused_upload_is_answered_before_it_has_been_sent() {
-    let proxy = Proxy::before(Worker::echo());
-    let mut client = proxy.client();
-    client.send(&format!(
-        "POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\nbegin",
-        3 * MIB
-    ));
-    let (head, _) = client.answer();
-    assert!(head.starts_with("HTTP/1.1 412 "), "{head}");
-}
-
-#[test]
-fn curl_sees_the_refusal_of_a_large_upload() {
-    let folder = tempfile::tempdir().unwrap();
-    let upload = folder.path().join("upload");
-    std::fs::write(&upload, vec![b'x'; 3 * MIB]).unwrap();
-    let proxy = Proxy::before(Worker::echo());
-    for version in ["--http1.1", "--http2-prior-knowledge"] {
-        let output = std::process::Command::new("curl")
-            .args(["-sS", version, "-H", "Expect:", "-o", "/dev/null", "-w", "%{http_code}", "-T"])
-            .arg(&upload)
-            .arg(format!("http://{}/refuse", proxy.address()))
-            .output()
-            .unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && output.stdout == b"412", "{version}: {errors}");
     }
 }
 
@@ -240,8 +167,7 @@ fn an_unwanted_body_without_end_closes_the_connection() {
 #[test]
 fn a_cut_upload_never_looks_whole() {
     for framing in ["Content-Length: 100000", "Transfer-Encoding: chunked"] {
-        let worker = Worker::by_hand();
-        let proxy = Proxy::before(worker.address());
+        let (worker, proxy) = Proxy::by_hand();
         let mut client = proxy.client();
         client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\n{framing}\r\n\r\n5\r\nbegin\r\n"));
         let mut peer = worker.next();
@@ -259,21 +185,7 @@ fn a_cut_upload_never_looks_whole() {
 }
 
 #[test]
-fn a_worker_that_drops_a_cut_upload_leaves_it_uncertain() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin");
-    let mut peer = worker.next();
-    peer.head();
-    drop(client);
-    peer.until_end();
-    drop(peer);
-    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::BodyCut)]);
-}
-
-#[test]
-fn an_upload_and_a_download_at_the_same_time_do_not_wait_for_each_other() {
+fn an_upload_and_a_download_do_not_wait_for_each_other() {
     // An echo that has no more room than its sockets: whoever does not read while it writes stops
     // both.
     let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
@@ -288,7 +200,7 @@ fn an_upload_and_a_download_at_the_same_time_do_not_wait_for_each_other() {
     }));
     let mut client = proxy.client();
     client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
-    let writing = client.stream().try_clone().unwrap();
+    let writing = Client::new(client.stream().try_clone().unwrap());
     let writer = std::thread::spawn(move || write_zeros(&writing, 64 * MIB));
     client.head();
     client.skip(64 * MIB);
@@ -302,7 +214,7 @@ fn an_upload_goes_on_while_nobody_reads_the_answer() {
     // before it reads.
     let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
         peer.head();
-        let writing = peer.stream().try_clone().unwrap();
+        let writing = Client::new(peer.stream().try_clone().unwrap());
         peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
         let writer = std::thread::spawn(move || write_zeros(&writing, 64 * MIB));
         peer.skip(64 * MIB);
@@ -310,7 +222,7 @@ fn an_upload_goes_on_while_nobody_reads_the_answer() {
     }));
     let mut client = proxy.client();
     client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
-    write_zeros(client.stream(), 64 * MIB);
+    write_zeros(&client, 64 * MIB);
     client.head();
     client.skip(64 * MIB);
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use fencepost::server::Limits;
 use fencepost::upstream::Ending;
 use fencepost_fence::refusal::DISCARD_TIMEOUT;
-use http::Request;
 
 use crate::support::{
-    Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_is_asked, field,
+    Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_is_asked, field,
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
@@ -63,7 +62,7 @@ fn a_head_that_trickles_in_is_closed_in_time() {
 }
 
 #[test]
-fn a_head_that_began_behind_another_request_is_closed_in_time_too() {
+fn a_slow_head_behind_another_request_is_closed_in_time() {
     let proxy = limited(|limits| limits.header_timeout = SHORT);
     for path in ["/", "/refuse"] {
         let mut client = proxy.client();
@@ -104,7 +103,7 @@ fn an_idle_connection_is_closed_in_time_and_not_before() {
 }
 
 #[test]
-fn a_connection_whose_requests_are_answered_by_us_is_idle_between_them() {
+fn a_connection_is_idle_between_our_own_answers() {
     // A whole request in one poll must not look like the begin of the next head.
     let proxy = limited(|limits| limits.header_timeout = SHORT);
     let mut client = proxy.client();
@@ -114,26 +113,10 @@ fn a_connection_whose_requests_are_answered_by_us_is_idle_between_them() {
     assert!(client.ask(refused).0.starts_with("HTTP/1.1 412 "));
 }
 
-#[test]
-fn a_client_that_falls_silent_in_its_body_is_told_so_and_closed() {
-    for length in [100, 1_000_000] {
-        let proxy = limited(|limits| limits.body_timeout = MOMENT);
-        let mut client = proxy.client();
-        client.send(&format!(
-            "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\nbegin"
-        ));
-        assert!(
-            client.answer().0.starts_with("HTTP/1.1 400 "),
-            "as the support of these tests has it"
-        );
-        assert_eq!(client.until_end(), b"");
-    }
-}
-
 /// What it announced is waited for, so that it can read its answer in peace; not for ever, since it
 /// keeps its place meanwhile.
 #[test]
-fn a_refused_client_that_falls_silent_in_its_body_is_let_go_and_makes_room() {
+fn a_refused_client_that_stalls_makes_room() {
     let only_one = || limited(|limits| limits.connections_max = 1);
     let another_comes_after = |proxy: &Proxy, asked: Instant| {
         let mut next = proxy.client();
@@ -147,26 +130,10 @@ fn a_refused_client_that_falls_silent_in_its_body_is_let_go_and_makes_room() {
     assert!(client.answer().0.starts_with("HTTP/1.1 412 "));
     another_comes_after(&proxy, asked);
     assert_eq!(client.until_end(), b"");
-
-    // Over HTTP/2 only its stream is closed; its connection waits from then on.
-    let (proxy, asked) = (only_one(), Instant::now());
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(async {
-            let mut client = Http2Client::connect(proxy.address()).await;
-            let refused = Request::post("http://test/refuse").body(()).unwrap();
-            let (answer, mut body) = client.begin(refused).await;
-            body.send_data("begin".into(), false).unwrap();
-            assert_eq!(answer.await.unwrap().status(), 412);
-            another_comes_after(&proxy, asked);
-        });
 }
 
 #[test]
-fn a_client_that_does_not_read_is_closed_and_its_request_ends_without_it() {
+fn a_client_that_does_not_read_is_closed_alone() {
     let limits = Limits { body_timeout: 2 * MOMENT, ..Limits::default() };
     let length = 256 * 1024 * 1024; // More than sockets keep on their own.
     let worker = Worker::scripted(move |mut peer: Peer| {
@@ -198,22 +165,7 @@ fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
 }
 
 #[test]
-fn a_connection_that_its_client_ends_is_not_reset_though_it_sends_an_empty_line_too_much() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
-    let (mut client, mut peer) =
-        proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
-    client.send("\r\n");
-    peer.respond("done");
-    assert_eq!(client.answer().1, b"done");
-    assert_eq!(client.until_end(), b"");
-    (0..100).for_each(|_| client.send("\r\n"));
-    assert_eq!(client.stream().read(&mut [0]).expect("no reset"), 0);
-}
-
-#[test]
-fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_at_once_if_it_does_not()
- {
+fn a_connection_that_we_end_is_closed_without_a_reset() {
     // Closed with requests unread, it was reset: the client could not write the rest of them, nor
     // read its last answer perhaps.
     let request = format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {}\r\n\r\n", "x".repeat(20_000));
@@ -250,59 +202,7 @@ fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_a
 }
 
 #[test]
-fn an_upload_that_was_answered_early_goes_on_and_its_connection_is_idle_behind_it() {
-    // What came behind the answer was taken for the next request's head, which has to be there in
-    // time.
-    const PIECES: usize = 40;
-    let limits = Limits { header_timeout: SHORT, ..Limits::default() };
-    let worker = Worker::by_hand();
-    let settings = Settings { limits, idle_timeout: PATIENCE, ..Settings::default() };
-    let proxy = Proxy::with(worker.address(), settings);
-    let mut client = proxy.client();
-    client.send(&format!(
-        "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
-        PIECES * 10_000
-    ));
-    let mut peer = worker.next();
-    peer.head();
-    peer.respond("early");
-    assert_eq!(client.answer().1, b"early");
-    for _ in 0..PIECES {
-        client.send_bytes(&[b'x'; 10_000]);
-        std::thread::sleep(SHORT / 30);
-    }
-    peer.skip(PIECES * 10_000);
-    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
-    assert_eq!(client.within(SHORT + 2 * MOMENT), b"");
-    client.send(GET);
-    peer.next_request();
-    peer.respond("next");
-    assert_eq!(client.answer().1, b"next");
-}
-
-#[test]
-fn whoever_has_begun_an_upload_and_waits_for_a_connection_to_the_worker_is_not_silent() {
-    let limits = Limits { body_timeout: SHORT, ..Limits::default() };
-    let worker = Worker::by_hand();
-    let settings =
-        Settings { limits, connections_max: 1, ready_timeout: PATIENCE, ..Settings::default() };
-    let proxy = Proxy::with(worker.address(), settings);
-    let (mut first, mut peer) = proxy.at_worker(&worker, GET);
-    let mut client = proxy.client();
-    client
-        .send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
-    assert_eq!(client.within(SHORT + 2 * MOMENT), b"");
-    peer.respond("first");
-    first.answer();
-    peer.head();
-    client.send("0\r\n\r\n");
-    assert_eq!(peer.chunks().0, b"begin");
-    peer.respond("taken");
-    assert_eq!(client.answer().1, b"taken");
-}
-
-#[test]
-fn whoever_falls_silent_in_an_upload_that_was_answered_early_is_closed() {
+fn a_client_that_stalls_after_an_early_response_is_closed() {
     // Until it is answered it is silent as well.
     let limits = Limits { body_timeout: SHORT, ..Limits::default() };
     let worker = Worker::by_hand();
@@ -317,32 +217,6 @@ fn whoever_falls_silent_in_an_upload_that_was_answered_early_is_closed() {
 }
 
 #[test]
-fn beyond_the_limit_connections_wait_until_another_has_no_request() {
-    let limits = Limits { connections_max: 2, ..Limits::default() };
-    let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
-    let (mut first, mut second) = (proxy.client(), proxy.client());
-    let mut peers = [&mut first, &mut second].map(|client| {
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
-        peer
-    });
-    let mut third = proxy.client();
-    third.send(GET);
-    assert_eq!(third.within(MOMENT), b"");
-    peers[0].respond("first");
-    assert_eq!(first.answer().1, b"first");
-    assert_eq!(first.until_end(), b"");
-    peers[0].next_request();
-    peers[0].respond("third");
-    assert_eq!(third.answer().1, b"third");
-    peers[1].respond("second");
-    assert_eq!(second.answer().1, b"second");
-    assert_eq!(proxy.server().connections().count(), 2);
-}
-
-#[test]
 fn connections_are_spread_over_the_threads() {
     let proxy = Proxy::with(Worker::echo(), Settings { threads: 3, ..Settings::default() });
     let mut clients: Vec<_> = (0..9).map(|_| proxy.client()).collect();
@@ -354,60 +228,8 @@ fn connections_are_spread_over_the_threads() {
 }
 
 #[test]
-fn a_server_that_leaves_says_so_with_each_answer_and_goes_on_serving() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
-    let mut busy = proxy.client();
-    busy.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
-    let mut idle = proxy.client();
-    idle.ask("GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n");
-    proxy.server().leave();
-    assert_eq!(
-        idle.within(MOMENT),
-        b"",
-        "an idle connection is left open: a request may be on its way"
-    );
-    let (head, _) = idle.ask("GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n");
-    assert_eq!(field(&head, "connection"), Some("close"), "{head}");
-    assert_eq!(idle.until_end(), b"");
-    peer.respond("done");
-    let (head, body) = busy.answer();
-    assert_eq!(
-        (field(&head, "connection"), body.as_slice()),
-        (Some("close"), &b"done"[..]),
-        "{head}"
-    );
-    assert_eq!(busy.until_end(), b"");
-    let (head, _) = proxy.client().ask("GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n");
-    assert_eq!(field(&head, "connection"), Some("close"), "{head}");
-}
-
-#[test]
-fn a_shutdown_lets_requests_finish() {
-    for threads in [1, 2] {
-        let worker = Worker::by_hand();
-        let proxy = Proxy::with(worker.address(), Settings { threads, ..Settings::default() });
-        let address = proxy.address();
-        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
-        let finishing = std::thread::spawn(move || {
-            // The listener is gone once the server closes.
-            while std::net::TcpStream::connect(address).is_ok() {
-                std::thread::yield_now();
-            }
-            peer.respond("done");
-            client.answer()
-        });
-        assert_eq!(block_on(shut_down(proxy, PATIENCE)), 0);
-        assert_eq!(finishing.join().unwrap().1, b"done");
-    }
-}
-
-#[test]
 fn a_shutdown_waits_for_requests_whose_client_has_left() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let address = proxy.address();
     let (client, mut peer) = proxy.at_worker(&worker, GET);
     drop(client);
@@ -420,15 +242,4 @@ fn a_shutdown_waits_for_requests_whose_client_has_left() {
     });
     assert_eq!(block_on(shut_down(proxy, PATIENCE)), 0);
     finishing.join().unwrap();
-}
-
-#[test]
-fn a_shutdown_cuts_what_does_not_finish_and_says_how_much() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
-    let (mut client, _peer) = proxy.at_worker(&worker, GET);
-    let _idle = proxy.client();
-    // Long enough for the other to be seen to be idle.
-    assert_eq!(block_on(shut_down(proxy, SHORT)), 1);
-    assert_eq!(client.until_end(), b"");
 }

@@ -1,20 +1,26 @@
 //! HTTP/2 on either side and on both.
 
-use std::io::Read;
-
 use bytes::Bytes;
-use fencepost::server::{Limits, Protocol};
+use fencepost::server::Protocol;
 use fencepost::upstream::{Ending, Timeouts};
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
 use crate::support::{
-    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, PATIENCE, Proxy, Settings,
-    Worker, field, read, some,
+    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, Proxy, Settings, Worker, field,
+    read, some,
 };
 
 fn to_http2() -> Settings {
     Settings { upstream_protocol: Protocol::Http2, ..Settings::default() }
+}
+
+/// A worker and a client that both speak HTTP/2, and the proxy between them.
+async fn between_http2() -> (Http2Worker, Proxy, Http2Client) {
+    let worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let client = Http2Client::connect(proxy.address()).await;
+    (worker, proxy, client)
 }
 
 fn get(path: &str) -> Request<()> {
@@ -63,9 +69,8 @@ async fn a_request_of_http_2_reaches_a_worker_of_http_1() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_of_http_2_reaches_a_worker_of_http_1_with_its_trailers() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+async fn an_http2_body_reaches_an_http1_worker_with_trailers() {
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = Http2Client::connect(proxy.address()).await;
     let mut request = post("/");
     request.headers_mut().insert("trailer", HeaderValue::from_static("x-sum"));
@@ -86,10 +91,9 @@ async fn a_body_of_http_2_reaches_a_worker_of_http_1_with_its_trailers() {
 /// HTTP/2 has trailers without names before them; HTTP/1.1 has none behind a body whose length was
 /// said.
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_that_nobody_named_pass_over_http_2_and_go_no_further_than_to_http_1() {
+async fn unnamed_trailers_pass_over_http2_only() {
     for length in [None, Some("3")] {
-        let worker = Worker::by_hand();
-        let proxy = Proxy::before(worker.address());
+        let (worker, proxy) = Proxy::by_hand();
         let mut client = Http2Client::connect(proxy.address()).await;
         let mut request = post("/");
         if let Some(length) = length {
@@ -138,7 +142,7 @@ async fn a_request_of_http_1_reaches_a_worker_of_http_2() {
 
 /// Where it cannot be read, nobody knows what became of the request.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_of_http_2_may_answer_with_as_long_a_head_as_one_of_http_1() {
+async fn an_http2_worker_may_answer_with_a_long_head() {
     let mut worker = Http2Worker::start().await;
     let proxy = Proxy::with(worker.address, to_http2());
     let mut client = proxy.client();
@@ -156,8 +160,7 @@ async fn a_worker_of_http_2_may_answer_with_as_long_a_head_as_one_of_http_1() {
 /// RFC 9113 has no path that does not begin with a slash. Judged as `/`, it went to the worker as
 /// `?query`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_without_a_path_has_one_at_a_worker_of_http_2_and_a_request_of_http_2_has_to_say_it()
-{
+async fn a_target_without_a_path_gets_one_for_an_http2_worker() {
     let mut worker = Http2Worker::start().await;
     let proxy = Proxy::with(worker.address, to_http2());
     for (target, path) in [("?query", "/?query"), ("?", "/?"), ("", "/"), ("/?query", "/?query")] {
@@ -176,9 +179,7 @@ async fn a_url_without_a_path_has_one_at_a_worker_of_http_2_and_a_request_of_htt
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_with_streams_both_ways_and_trailers_passes() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let mut client = Http2Client::connect(proxy.address()).await;
+    let (mut worker, proxy, mut client) = between_http2().await;
     let mut call = post("/package.Service/Talk");
     call.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     let (response, mut asking) = client.begin(call).await;
@@ -215,28 +216,8 @@ async fn a_call_with_streams_both_ways_and_trailers_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answer_to_a_head_is_whole_though_a_worker_of_http_2_has_not_said_so() {
-    let mut worker = Http2Worker::start().await;
-    let limits = Limits { idle_timeout: MOMENT, ..Limits::default() };
-    let proxy = Proxy::with(worker.address, Settings { limits, ..to_http2() });
-    let mut client = proxy.client();
-    // It stays, so that its end is not the answer's.
-    client.send("HEAD / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-    let (_request, mut answer) = worker.next().await;
-    let mut body = answer.send_response(Response::new(()), false).unwrap();
-    let mut whole = String::new();
-    tokio::task::block_in_place(|| client.stream().read_to_string(&mut whole))
-        .expect("it is not reset");
-    assert!(whole.starts_with("HTTP/1.0 200 ") && whole.ends_with("\r\n\r\n"), "{whole}");
-    body.send_data(Bytes::new(), true).unwrap();
-    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_trailers_only_passes() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let mut client = Http2Client::connect(proxy.address()).await;
+    let (mut worker, _proxy, mut client) = between_http2().await;
     let (response, mut asking) = client.begin(post("/package.Service/Refuse")).await;
     asking.send_data(Bytes::from_static(b"please"), true).unwrap();
     let (_request, mut answer) = worker.next().await;
@@ -248,31 +229,9 @@ async fn an_answer_of_trailers_only_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_behind_a_length_of_nothing_pass() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let mut client = Http2Client::connect(proxy.address()).await;
-    let (response, mut asking) = client.begin(post("/package.Service/Call")).await;
-    asking.send_data(Bytes::from_static(b"please"), true).unwrap();
-    let (_request, mut answer) = worker.next().await;
-    let empty = Response::builder().header("content-length", "0").body(()).unwrap();
-    let mut telling = answer.send_response(empty, false).unwrap();
-    // In one write with the head.
-    telling.send_trailers(trailers(&[("grpc-status", "7")])).unwrap();
-    let response = response.await.unwrap();
-    assert_eq!(response.headers()["content-length"], "0");
-    let mut told = response.into_body();
-    assert!(told.data().await.is_none());
-    assert_eq!(told.trailers().await.unwrap().expect("they are passed on")["grpc-status"], "7");
-    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_its_client_resets_never_looks_whole_to_the_worker() {
+async fn a_reset_stream_never_looks_whole_to_an_http2_worker() {
     for reason in [Reason::CANCEL, Reason::NO_ERROR] {
-        let mut worker = Http2Worker::start().await;
-        let proxy = Proxy::with(worker.address, to_http2());
-        let mut client = Http2Client::connect(proxy.address()).await;
+        let (mut worker, proxy, mut client) = between_http2().await;
         let (_response, mut asking) = client.begin(post("/")).await;
         asking.send_data(Bytes::from_static(b"half"), false).unwrap();
         let (request, _answer) = worker.next().await;
@@ -286,10 +245,9 @@ async fn a_stream_that_its_client_resets_never_looks_whole_to_the_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_its_client_resets_never_looks_whole_to_a_worker_of_http_1() {
+async fn a_reset_stream_never_looks_whole_to_an_http1_worker() {
     for reason in [Reason::CANCEL, Reason::NO_ERROR] {
-        let worker = Worker::by_hand();
-        let proxy = Proxy::before(worker.address());
+        let (worker, proxy) = Proxy::by_hand();
         let mut client = Http2Client::connect(proxy.address()).await;
         let (_response, mut asking) = client.begin(post("/")).await;
         asking.send_data(Bytes::from_static(b"half"), false).unwrap();
@@ -303,11 +261,9 @@ async fn a_stream_that_its_client_resets_never_looks_whole_to_a_worker_of_http_1
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_a_worker_resets_never_looks_whole_to_the_client() {
+async fn a_reset_response_never_looks_whole_to_the_client() {
     for reason in [Reason::INTERNAL_ERROR, Reason::NO_ERROR] {
-        let mut worker = Http2Worker::start().await;
-        let proxy = Proxy::with(worker.address, to_http2());
-        let mut client = Http2Client::connect(proxy.address()).await;
+        let (mut worker, proxy, mut client) = between_http2().await;
         let response = client.send(get("/")).await;
         let (_request, mut answer) = worker.next().await;
         let mut telling = answer.send_response(Response::new(()), false).unwrap();
@@ -323,9 +279,7 @@ async fn an_answer_that_a_worker_resets_never_looks_whole_to_the_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_the_worker_has_refused_unseen_is_sent_again() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let mut client = Http2Client::connect(proxy.address()).await;
+    let (mut worker, proxy, mut client) = between_http2().await;
     let response = client.send(get("/")).await;
     let (_request, mut answer) = worker.next().await;
     answer.send_reset(Reason::REFUSED_STREAM);
@@ -340,10 +294,8 @@ async fn a_request_that_the_worker_has_refused_unseen_is_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_streamed_body_that_the_worker_has_refused_unseen_leaves_nothing_at_the_worker() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let mut client = Http2Client::connect(proxy.address()).await;
+async fn a_refused_streamed_body_leaves_nothing_at_the_worker() {
+    let (mut worker, proxy, mut client) = between_http2().await;
     let (response, mut asking) = client.begin(post("/")).await;
     asking.send_data(Bytes::from_static(b"half"), false).unwrap();
     let (_request, mut answer) = worker.next().await;
@@ -370,7 +322,7 @@ fn held_back(timeouts: Timeouts) -> (Proxy, Client, Frames) {
 }
 
 #[test]
-fn a_request_that_was_answered_is_over_when_the_worker_has_let_in_its_body() {
+fn an_answered_request_ends_when_its_body_is_written() {
     let (proxy, mut client, mut frames) = held_back(Timeouts::default());
     frames.respond(3);
     assert!(client.head().starts_with("HTTP/1.1 200 "));
@@ -387,7 +339,7 @@ fn a_request_that_was_answered_is_over_when_the_worker_has_let_in_its_body() {
 }
 
 #[test]
-fn nothing_of_a_request_that_is_over_goes_out_though_the_worker_lets_it_in_later() {
+fn nothing_of_an_ended_request_goes_out_later() {
     let (proxy, mut client, mut frames) =
         held_back(Timeouts { late: MOMENT, ..Timeouts::default() });
     frames.respond(3);
@@ -399,7 +351,7 @@ fn nothing_of_a_request_that_is_over_goes_out_though_the_worker_lets_it_in_later
 }
 
 #[test]
-fn nothing_of_a_request_that_is_overdue_goes_out_though_the_worker_lets_it_in_later() {
+fn nothing_of_an_overdue_request_goes_out_later() {
     let (proxy, mut client, mut frames) =
         held_back(Timeouts { silence: 10 * MOMENT, ..Timeouts::default() });
     assert!(client.head().starts_with("HTTP/1.1 504 "));
@@ -411,9 +363,7 @@ fn nothing_of_a_request_that_is_overdue_goes_out_though_the_worker_lets_it_in_la
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_the_worker_has_begun_is_not_sent_again() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let mut client = Http2Client::connect(proxy.address()).await;
+    let (mut worker, proxy, mut client) = between_http2().await;
     let response = client.send(get("/")).await;
     let (_request, mut answer) = worker.next().await;
     answer.send_reset(Reason::INTERNAL_ERROR);
@@ -423,9 +373,7 @@ async fn a_request_that_the_worker_has_begun_is_not_sent_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_its_stream_ends_nothing_at_the_worker() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let mut client = Http2Client::connect(proxy.address()).await;
+    let (mut worker, proxy, mut client) = between_http2().await;
     let response = client.send(get("/")).await;
     let (_request, mut answer) = worker.next().await;
     drop(response);
@@ -436,31 +384,9 @@ async fn a_client_that_leaves_its_stream_ends_nothing_at_the_worker() {
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
 }
 
-/// As over HTTP/1.1, where it held a connection; here it held a stream.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_nobody_waits_for_is_not_read_for_ever_once_its_client_has_left() {
-    let mut worker = Http2Worker::start().await;
-    let timeouts = Timeouts { late: 2 * MOMENT, ..Timeouts::default() };
-    let proxy = Proxy::with(worker.address, Settings { may_be_left: true, timeouts, ..to_http2() });
-    let mut client = Http2Client::connect(proxy.address()).await;
-    let response = client.send(get("/")).await;
-    let (_request, mut answer) = worker.next().await;
-    let mut telling = answer.send_response(Response::new(()), false).unwrap();
-    drop(response.await.unwrap());
-    let is_left = async {
-        while telling.send_data(Bytes::from_static(b"x"), false).is_ok() {
-            tokio::time::sleep(MOMENT / 10).await; // A trickle.
-        }
-    };
-    tokio::time::timeout(PATIENCE, is_left).await.expect("it is still read");
-    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::TimedOut)]);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn many_requests_share_one_connection_to_a_worker_of_http_2() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let mut client = Http2Client::connect(proxy.address()).await;
+    let (mut worker, proxy, mut client) = between_http2().await;
     let mut responses = Vec::new();
     for number in 0..50 {
         responses.push(client.send(get(&format!("/{number}"))).await);
@@ -482,50 +408,8 @@ async fn many_requests_share_one_connection_to_a_worker_of_http_2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_whose_client_falls_silent_is_reset_and_others_go_on() {
-    let limits = Limits { body_timeout: 2 * MOMENT, ..Limits::default() };
-    let proxy = Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() });
-    let mut client = Http2Client::connect(proxy.address()).await;
-    let (silent, mut asking) = client.begin(post("/")).await;
-    asking.send_data(Bytes::from_static(b"half"), false).unwrap();
-    for _ in 0..5 {
-        assert_eq!(client.send(get("/")).await.await.unwrap().status(), 200);
-        tokio::time::sleep(MOMENT / 2).await; // Others keep the connection busy meanwhile.
-    }
-    let ended = tokio::time::timeout(crate::support::PATIENCE, silent)
-        .await
-        .expect("it is not left waiting");
-    assert!(ended.is_err() || ended.is_ok_and(|response| response.status() == 400));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_large_body_passes_through_http_2_whole() {
-    let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
-    let size = 32 * 1024 * 1024;
-    let folder = tempfile::tempdir().unwrap();
-    let upload = folder.path().join("upload");
-    std::fs::write(&upload, vec![b'x'; size]).unwrap();
-    let curl = tokio::process::Command::new("curl")
-        .args(["-sS", "--http2-prior-knowledge", "-T"])
-        .arg(&upload)
-        .arg(format!("http://{}/", proxy.address()))
-        .output();
-    let answering = async {
-        let (request, mut answer) = worker.next().await;
-        let (body, _) = read(request.into_body()).await.unwrap();
-        let mut telling = answer.send_response(Response::new(()), false).unwrap();
-        telling.send_data(Bytes::from(body.len().to_string()), true).unwrap();
-    };
-    let (output, ()) = tokio::join!(curl, answering);
-    let output = output.unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), size.to_string(), "{:?}", output.stderr);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_leaves_finishes_the_streams_that_it_has() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = Http2Client::connect(proxy.address()).await;
     let response = client.send(get("/")).await;
     let mut peer = worker.next();

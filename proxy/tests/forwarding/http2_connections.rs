@@ -1,7 +1,6 @@
 //! Which requests go on which HTTP/2 connection to the worker, and when.
 
 use std::net::{SocketAddr, TcpListener};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -9,8 +8,8 @@ use std::time::Duration;
 
 use fencepost::server::Protocol;
 use fencepost::upstream::{
-    Admitted, ConnectionQuota, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks,
-    Timeouts, Upstream, UpstreamError, Wants,
+    Admitted, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks, Timeouts, Upstream,
+    UpstreamError, Wants,
 };
 use fencepost::wire::Background;
 use fencepost_config::{HostPort, UpstreamAddress};
@@ -38,15 +37,11 @@ fn no_more_streams_are_begun_than_the_worker_allows() {
     let proxy = Proxy::with(worker.address(), to_http2());
     let (mut first, mut second) = (proxy.client(), proxy.client());
     first.send(GET);
-    let mut one = Frames::with_streams(worker.next(), 1);
-    assert_eq!(one.next(), Frame::Headers { stream: 1 });
+    let mut one = Frames::with_streams(worker.next(), 1).at_stream_1();
     second.send(DELETE);
-    let mut other = Frames::with_streams(worker.next(), 1);
-    assert_eq!(other.next(), Frame::Headers { stream: 1 });
-    other.respond(1);
-    assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
-    one.respond(1);
-    assert!(first.answer().0.starts_with("HTTP/1.1 200 "));
+    let mut other = Frames::with_streams(worker.next(), 1).at_stream_1();
+    other.answers(1, &mut second);
+    one.answers(1, &mut first);
     assert_eq!(proxy.wait_for_events(2), [Event::Finished(Ending::Complete); 2]);
 }
 
@@ -66,34 +61,29 @@ fn a_worker_that_allows_no_streams_gets_none_until_it_does() {
     frames.peer().within(MOMENT);
     frames.allow(2);
     assert_eq!(frames.next(), Frame::Headers { stream: 1 });
-    frames.respond(1);
-    assert!(waiting.answer().0.starts_with("HTTP/1.1 200 "));
+    frames.answers(1, &mut waiting);
     waiting.send(GET);
     assert_eq!(frames.next(), Frame::Headers { stream: 3 }, "and nothing before it");
 }
 
 /// As one does that is about to leave.
 #[test]
-fn a_connection_on_which_a_worker_allows_no_more_streams_is_left_for_another() {
+fn a_connection_without_streams_is_left_for_another() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), to_http2());
     let (mut first, mut second) = (proxy.client(), proxy.client());
     first.send(GET);
-    let mut one = Frames::with_streams(worker.next(), 100);
-    assert_eq!(one.next(), Frame::Headers { stream: 1 });
+    let mut one = Frames::with_streams(worker.next(), 100).at_stream_1();
     one.allow(0);
     one.acknowledged();
     second.send(DELETE);
-    let mut other = Frames::with_streams(worker.next(), 100);
-    assert_eq!(other.next(), Frame::Headers { stream: 1 });
-    other.respond(1);
-    assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
-    one.respond(1);
-    assert!(first.answer().0.starts_with("HTTP/1.1 200 "));
+    let mut other = Frames::with_streams(worker.next(), 100).at_stream_1();
+    other.answers(1, &mut second);
+    one.answers(1, &mut first);
 }
 
 #[test]
-fn nothing_is_sent_to_a_worker_that_has_not_said_how_many_streams_it_allows() {
+fn nothing_is_sent_before_the_workers_settings() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), Settings { ready_timeout: 2 * MOMENT, ..to_http2() });
     let mut client = proxy.client();
@@ -114,11 +104,9 @@ fn a_connection_that_has_been_idle_for_too_long_is_closed() {
     let mut client = proxy.client();
     for _ in 0..2 {
         client.send(GET);
-        let mut frames = Frames::with_streams(worker.next(), 100);
-        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        let mut frames = Frames::with_streams(worker.next(), 100).at_stream_1();
         frames.peer().within(3 * MOMENT); // It is not idle.
-        frames.respond(1);
-        assert!(client.answer().0.starts_with("HTTP/1.1 200 "));
+        frames.answers(1, &mut client);
         frames.peer().until_end();
     }
 }
@@ -131,8 +119,7 @@ fn a_request_that_is_overdue_takes_no_other_with_it() {
     let proxy = Proxy::with(worker.address(), Settings { timeouts, ..to_http2() });
     let (mut stuck, mut other) = (proxy.client(), proxy.client());
     stuck.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello");
-    let mut frames = Frames::with_shut_windows(worker.next());
-    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    let mut frames = Frames::with_shut_windows(worker.next()).at_stream_1();
     frames.peer().within(10 * MOMENT);
     other.send(GET);
     assert_eq!(frames.next(), Frame::Headers { stream: 3 });
@@ -140,47 +127,26 @@ fn a_request_that_is_overdue_takes_no_other_with_it() {
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::TimedOut)]);
     frames.open(1, 5);
     assert_eq!(frames.next(), Frame::Reset { stream: 1 });
-    frames.respond(3);
-    assert!(other.answer().0.starts_with("HTTP/1.1 200 "));
+    frames.answers(3, &mut other);
 }
 
 /// A worker that restarts answers what it has begun, and closes then.
 #[test]
-fn a_connection_of_which_a_worker_has_taken_leave_gets_no_more_requests() {
+fn a_connection_after_goaway_gets_no_more_requests() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), to_http2());
     let (mut first, mut second) = (proxy.client(), proxy.client());
     first.send(GET);
-    let mut old = Frames::with_streams(worker.next(), 100);
-    assert_eq!(old.next(), Frame::Headers { stream: 1 });
+    let mut old = Frames::with_streams(worker.next(), 100).at_stream_1();
     old.take_leave(1);
     second.send(DELETE);
     let mut new = Frames::with_streams(worker.next(), 100);
     for stream in [1, 3] {
         assert_eq!(new.next(), Frame::Headers { stream });
-        new.respond(stream);
-        assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
+        new.answers(stream, &mut second);
         second.send(DELETE);
     }
-    old.respond(1);
-    assert!(first.answer().0.starts_with("HTTP/1.1 200 "));
-}
-
-#[test]
-fn a_connection_that_was_lost_under_a_request_gets_no_more() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), to_http2());
-    let (mut first, mut second) = (proxy.client(), proxy.client());
-    first.send(GET);
-    let mut lost = Frames::with_streams(worker.next(), 100);
-    assert_eq!(lost.next(), Frame::Headers { stream: 1 });
-    drop(lost);
-    assert!(first.answer().0.starts_with("HTTP/1.1 502 "));
-    second.send(DELETE);
-    let mut new = Frames::with_streams(worker.next(), 100);
-    assert_eq!(new.next(), Frame::Headers { stream: 1 });
-    new.respond(1);
-    assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
+    old.answers(1, &mut first);
 }
 
 /// Sends uploads beside the one request that there is, and gives them up.
@@ -198,75 +164,18 @@ fn give_up_many(proxy: &Proxy, frames: &mut Frames) {
 /// Many clients that reset a few requests each are a flood of resets to the worker, which ended the
 /// connection with all that was under way there.
 #[test]
-fn a_connection_on_which_many_requests_were_given_up_gets_no_more() {
+fn a_connection_with_many_resets_gets_no_more_requests() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), to_http2());
     let mut other = proxy.client();
     other.send(GET);
-    let mut frames = Frames::with_streams(worker.next(), 100);
-    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    let mut frames = Frames::with_streams(worker.next(), 100).at_stream_1();
     give_up_many(&proxy, &mut frames);
     let mut next = proxy.client();
     next.send(GET);
-    let mut fresh = Frames::with_streams(worker.next(), 100);
-    assert_eq!(fresh.next(), Frame::Headers { stream: 1 });
-    fresh.respond(1);
-    assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
-    frames.respond(1);
-    assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "what was under way goes on");
-}
-
-/// Of the upstream's own limit, and of all connections.
-#[test]
-fn a_connection_on_which_many_requests_were_given_up_is_used_where_there_may_be_no_other() {
-    let of_one = Settings { connections_max: 1, ..to_http2() };
-    for settings in
-        [of_one, Settings { quota: ConnectionQuota::of(1, NonZeroUsize::MIN), ..to_http2() }]
-    {
-        let worker = Worker::by_hand();
-        let proxy = Proxy::with(worker.address(), settings);
-        let mut frames = None;
-        for given_up in 0..64 {
-            let (mut client, stream) = (proxy.client(), 2 * given_up + 1);
-            client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
-            let frames = frames.get_or_insert_with(|| Frames::with_streams(worker.next(), 100));
-            assert_eq!(frames.next(), Frame::Headers { stream });
-            drop(client);
-            assert_eq!(frames.next(), Frame::Reset { stream });
-            proxy.wait_for_events(given_up as usize + 1);
-        }
-        let mut next = proxy.client();
-        next.send(GET);
-        let mut frames = frames.unwrap();
-        assert_eq!(frames.next(), Frame::Headers { stream: 129 });
-        frames.respond(129);
-        assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
-    }
-}
-
-/// There might have been another by our own limits, and none could be opened: all got 504, beside a
-/// connection with room for a hundred.
-#[test]
-fn a_connection_on_which_many_requests_were_given_up_is_used_where_no_other_can_be_opened() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::with(
-        worker.address(),
-        Settings { ready_timeout: Duration::from_secs(1), ..to_http2() },
-    );
-    let mut other = proxy.client();
-    other.send(GET);
-    let mut frames = Frames::with_streams(worker.next(), 100);
-    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
-    give_up_many(&proxy, &mut frames);
-    let mut first = proxy.client();
-    first.send(GET);
-    let _silent = worker.next();
-    assert!(first.answer().0.starts_with("HTTP/1.1 503 "));
-    let mut next = proxy.client();
-    next.send(GET);
-    assert_eq!(frames.next(), Frame::Headers { stream: 131 });
-    frames.respond(131);
-    assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
+    let mut fresh = Frames::with_streams(worker.next(), 100).at_stream_1();
+    fresh.answers(1, &mut next);
+    frames.answers(1, &mut other); // What was under way goes on.
 }
 
 /// One that the worker has not let in.
@@ -281,8 +190,7 @@ fn an_upload_that_is_cut_takes_no_other_with_it() {
     upload.send(
         "POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n",
     );
-    let mut frames = Frames::with_shut_windows(worker.next());
-    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    let mut frames = Frames::with_shut_windows(worker.next()).at_stream_1();
     other.send(GET);
     assert_eq!(frames.next(), Frame::Headers { stream: 3 });
     tenures.end();
@@ -290,13 +198,12 @@ fn an_upload_that_is_cut_takes_no_other_with_it() {
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::BodyCut)]);
     assert!(upload.head().starts_with("HTTP/1.1 502 "));
     frames.peer().within(MOMENT);
-    frames.respond(3);
-    assert!(other.answer().0.starts_with("HTTP/1.1 200 "));
+    frames.answers(3, &mut other);
 }
 
 /// It was taken for one that the worker had reset itself, being done with it.
 #[test]
-fn an_upload_that_is_broken_off_behind_its_answer_may_still_be_at_its_worker() {
+fn an_upload_reset_after_its_response_leaves_an_orphan() {
     for by_its_client in [true, false] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let tenured = vec![("/upload", tenures.clone())];
@@ -305,8 +212,7 @@ fn an_upload_that_is_broken_off_behind_its_answer_may_still_be_at_its_worker() {
         upload.send(
             "POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n",
         );
-        let mut frames = Frames::with_wide_windows(worker.next());
-        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        let mut frames = Frames::with_wide_windows(worker.next()).at_stream_1();
         assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"x".to_vec() });
         frames.respond(1);
         assert!(upload.head().starts_with("HTTP/1.1 200 "));
@@ -326,7 +232,7 @@ fn an_upload_that_is_broken_off_behind_its_answer_may_still_be_at_its_worker() {
 /// hyper cannot reset the stream of a request whose answer has begun, so that its connection ended,
 /// with all that others had on it: their holders' successors were kept out.
 #[test]
-fn an_upload_that_is_cut_when_its_answer_has_begun_takes_no_other_with_it() {
+fn an_upload_cut_within_its_response_takes_no_other_along() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let timeouts = Timeouts { late: Duration::from_secs(4), ..Timeouts::default() };
     let tenured = vec![("/upload", tenures.clone())];
@@ -336,8 +242,7 @@ fn an_upload_that_is_cut_when_its_answer_has_begun_takes_no_other_with_it() {
     upload.send(
         "POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n",
     );
-    let mut frames = Frames::with_shut_windows(worker.next());
-    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    let mut frames = Frames::with_shut_windows(worker.next()).at_stream_1();
     frames.begin_response(1);
     assert!(upload.head().starts_with("HTTP/1.1 200 "));
     other.send(GET);
@@ -346,19 +251,16 @@ fn an_upload_that_is_cut_when_its_answer_has_begun_takes_no_other_with_it() {
     assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
     frames.peer().within(2 * MOMENT);
     third.send(GET);
-    let mut fresh = Frames::with_streams(worker.next(), 100);
-    assert_eq!(fresh.next(), Frame::Headers { stream: 1 });
-    fresh.respond(1);
-    assert!(third.answer().0.starts_with("HTTP/1.1 200 "), "what is new goes elsewhere");
-    frames.respond(3);
-    assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "it shares the connection");
+    let mut fresh = Frames::with_streams(worker.next(), 100).at_stream_1();
+    fresh.answers(1, &mut third); // What is new goes elsewhere.
+    frames.answers(3, &mut other); // It shares the connection.
     assert!(!frames.ends_before_end(1), "and the connection ends before the upload counts no more");
 }
 
 /// Only fencepost knows why its connection has ended: the worker goes on reading what it has, and
 /// was not waited for.
 #[test]
-fn an_upload_that_was_answered_early_is_not_over_because_its_connection_is_lost() {
+fn an_answered_upload_outlasts_its_lost_connection() {
     for whole_bytes_max in [64 * 1024, 0] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let tenured = vec![("/stuck", tenures.clone())];
@@ -373,8 +275,7 @@ fn an_upload_that_was_answered_early_is_not_over_because_its_connection_is_lost(
             "Content-Length: 5\r\n\r\nbegin"
         };
         upload.send(&format!("POST /upload HTTP/1.1\r\nHost: test\r\n{framing}"));
-        let mut frames = Frames::with_shut_windows(worker.next());
-        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        let mut frames = Frames::with_shut_windows(worker.next()).at_stream_1();
         frames.open(1, 1);
         assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"b".to_vec() });
         frames.respond(1);
@@ -404,8 +305,7 @@ fn an_upload_never_becomes_whole_once_it_is_over() {
         let (mut upload, mut other) = (proxy.client(), proxy.client());
         upload
             .send("POST / HTTP/1.1\r\nHost: test\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
-        let mut frames = Frames::with_wide_windows(worker.next());
-        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        let mut frames = Frames::with_wide_windows(worker.next()).at_stream_1();
         assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"ab".to_vec() });
         assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"c".to_vec() });
         frames.peer().within(10 * MOMENT); // The other's time is not over before that of the upload.
@@ -431,16 +331,14 @@ fn an_upload_never_becomes_whole_once_it_is_over() {
 
 /// Its head, which the worker allowed no stream for any more, would go out whenever it does.
 #[test]
-fn an_upload_that_the_worker_has_no_room_for_any_more_never_becomes_whole_once_its_tenure_has_ended()
- {
+fn an_upload_queued_in_h2_never_becomes_whole_after_its_tenure() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let (tenures_of, idle_timeout) = (vec![("/wait", tenures.clone())], Duration::from_secs(1));
     let proxy =
         Proxy::with(worker.address(), Settings { tenures: tenures_of, idle_timeout, ..to_http2() });
     let (mut other, mut upload) = (proxy.client(), proxy.client());
     other.send(GET);
-    let mut frames = Frames::with_streams(worker.next(), 2);
-    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    let mut frames = Frames::with_streams(worker.next(), 2).at_stream_1();
     upload.send(
         "POST /wait HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n",
     );
@@ -454,8 +352,7 @@ fn an_upload_that_the_worker_has_no_room_for_any_more_never_becomes_whole_once_i
         [Event::Waits, Event::BodyCut],
         "it counts until its connection is closed"
     );
-    frames.respond(1);
-    assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "it shares the connection");
+    frames.answers(1, &mut other); // It shares the connection.
     assert!(!frames.ends_before_end(3), "the connection ends before the upload counts no more");
     assert!(proxy.wait_for_events(4).contains(&Event::Finished(Ending::BodyCut)));
 }
@@ -484,7 +381,7 @@ async fn told(
 }
 
 #[tokio::test]
-async fn all_who_wait_for_a_worker_that_is_not_there_are_told_with_one_attempt() {
+async fn all_waiters_for_an_absent_worker_share_one_attempt() {
     let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let attempts = Arc::<AtomicUsize>::default();
     let counted = Arc::clone(&attempts);
@@ -503,7 +400,7 @@ async fn all_who_wait_for_a_worker_that_is_not_there_are_told_with_one_attempt()
 }
 
 #[tokio::test]
-async fn each_who_waits_for_a_worker_that_says_nothing_is_told_in_its_time() {
+async fn each_waiter_for_a_silent_worker_times_out_by_itself() {
     let worker = Worker::by_hand();
     let errors = told(worker.address(), 500, MOMENT, Duration::from_millis(1)).await;
     assert!(errors.iter().all(|error| matches!(error, UpstreamError::Timeout)), "{errors:?}");
@@ -521,7 +418,7 @@ impl Permit for Told {
 /// What was handed over in the moment in which the worker allows fewer streams waits within h2. It
 /// goes out in time, or not at all; and only when that is certain is it over.
 #[tokio::test]
-async fn a_request_that_the_worker_has_no_room_for_any_more_never_goes_out_once_it_is_over() {
+async fn a_request_queued_in_h2_never_goes_out_after_its_end() {
     let work = async {
         let worker = Worker::by_hand();
         let pool = pool(worker.address());

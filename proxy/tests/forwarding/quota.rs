@@ -5,16 +5,15 @@ use std::num::NonZeroUsize;
 use std::pin::pin;
 
 use fencepost::server::Protocol;
-use fencepost::upstream::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamError, Wants};
+use fencepost::upstream::{ConnectionQuota, Pool, Speaks, Upstream, Wants};
 use fencepost::wire::Background;
 use fencepost_config::{HostPort, UpstreamAddress};
 use futures_util::FutureExt;
-use futures_util::future::join_all;
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, timeout};
 
-use crate::support::{MOMENT, PATIENCE};
+use crate::support::PATIENCE;
 
 /// A worker that takes connections and answers nothing.
 async fn worker(protocol: Protocol) -> SocketAddr {
@@ -50,7 +49,7 @@ async fn pool(protocol: Protocol, quota: &ConnectionQuota) -> Pool {
 
 /// An idle connection kept it from others for as long as it might be idle.
 #[tokio::test]
-async fn who_waits_for_a_connection_gets_the_one_that_another_pool_does_not_use() {
+async fn a_waiter_gets_the_idle_connection_of_another_pool() {
     use Protocol::{Http1, Http2};
     for (first, second) in [(Http1, Http1), (Http1, Http2), (Http2, Http1), (Http2, Http2)] {
         LocalSet::new()
@@ -70,29 +69,9 @@ async fn who_waits_for_a_connection_gets_the_one_that_another_pool_does_not_use(
     }
 }
 
-#[tokio::test]
-async fn who_waits_for_a_connection_gets_what_its_own_pool_is_done_with() {
-    for protocol in [Protocol::Http1, Protocol::Http2] {
-        LocalSet::new()
-            .run_until(async {
-                let quota = ConnectionQuota::of(1, NonZeroUsize::MIN);
-                let pool = pool(protocol, &quota).await;
-                let used = pool.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
-                let mut waits = pin!(pool.ready(Wants::Either, Instant::now() + PATIENCE));
-                assert!(waits.as_mut().now_or_never().is_none());
-                drop(used);
-                timeout(PATIENCE, waits)
-                    .await
-                    .expect("it waits no longer than it wants to")
-                    .unwrap();
-            })
-            .await;
-    }
-}
-
 /// A pool that always had somebody waiting kept all that it had.
 #[tokio::test]
-async fn what_a_pool_with_many_is_done_with_is_for_those_with_few_though_others_wait_in_it() {
+async fn pools_with_few_connections_are_served_first() {
     LocalSet::new()
         .run_until(async {
             let quota = ConnectionQuota::of(4, NonZeroUsize::MIN);
@@ -119,25 +98,4 @@ async fn what_a_pool_with_many_is_done_with_is_for_those_with_few_though_others_
             assert!(waits.as_mut().now_or_never().is_none());
         })
         .await;
-}
-
-/// That was said of a worker that had taken too long to take connections.
-#[tokio::test]
-async fn who_waits_in_vain_for_a_connection_is_told_that_all_are_in_use() {
-    for protocol in [Protocol::Http1, Protocol::Http2] {
-        LocalSet::new()
-            .run_until(async {
-                let quota = ConnectionQuota::of(1, NonZeroUsize::MIN);
-                let (first, second) =
-                    (pool(Protocol::Http1, &quota).await, pool(protocol, &quota).await);
-                let _used = first.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
-                let now = Instant::now();
-                let waits =
-                    (1..10).map(|number| second.ready(Wants::Either, now + number * MOMENT));
-                for told in join_all(waits).await {
-                    assert!(matches!(told.err(), Some(UpstreamError::Crowded)));
-                }
-            })
-            .await;
-    }
 }

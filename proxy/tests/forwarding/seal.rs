@@ -1,17 +1,16 @@
 //! What becomes of a request at the worker whose tenure ends.
 
-use std::io::Write;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fencepost::server::Protocol;
-use fencepost::upstream::{Ending, Timeouts};
+use fencepost::upstream::Ending;
 use http::{Request, Response};
 
 use crate::support::{
-    Client, Event, Http2Client, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures,
-    Worker, field, read, some, write_until_blocked,
+    Client, Event, Http2Client, Http2Worker, MOMENT, Peer, Proxy, Settings, Tenures, Worker, field,
+    read, some, write_until_blocked, write_zeros,
 };
 
 const CHUNKED: &str =
@@ -33,10 +32,6 @@ fn fenced(tenures: &Tenures) -> Settings {
     Settings { tenures: vec![("/", tenures.clone())], ..Settings::default() }
 }
 
-fn before(worker: &Worker, tenures: &Tenures) -> Proxy {
-    Proxy::with(worker.address(), fenced(tenures))
-}
-
 /// Waits for permits off the runtime's thread, which may have to serve the worker meanwhile.
 async fn events(proxy: &Proxy, count: usize) -> Vec<Event> {
     tokio::task::block_in_place(|| proxy.wait_for_events(count))
@@ -54,10 +49,9 @@ fn unread(proxy: &Proxy, worker: &Worker, length: usize) -> (Client, Peer) {
 }
 
 #[test]
-fn an_upload_that_its_tenure_outruns_never_reaches_the_worker_whole() {
+fn an_upload_of_an_ended_tenure_never_arrives_whole() {
     for head in [CHUNKED, SIZED] {
-        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-        let proxy = before(&worker, &tenures);
+        let (worker, tenures, proxy) = Proxy::fenced();
         let mut client = proxy.client();
         client.send(head);
         let mut peer = worker.next();
@@ -77,8 +71,7 @@ fn an_upload_that_its_tenure_outruns_never_reaches_the_worker_whole() {
 
 #[test]
 fn an_upload_is_cut_although_the_worker_does_not_read_it() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+    let (worker, tenures, proxy) = Proxy::fenced();
     let mut client = proxy.client();
     let length = 256 * MIB;
     client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n"));
@@ -92,10 +85,9 @@ fn an_upload_is_cut_although_the_worker_does_not_read_it() {
 
 /// It counted as over with the cut, while the worker went on reading what lay in the kernel.
 #[test]
-fn an_upload_that_was_answered_early_and_is_cut_may_still_be_at_its_worker() {
+fn an_answered_upload_that_is_cut_leaves_an_orphan() {
     for by_its_client in [false, true] {
-        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-        let proxy = before(&worker, &tenures);
+        let (worker, tenures, proxy) = Proxy::fenced();
         let mut client = proxy.client();
         client.send(CHUNKED);
         let mut peer = worker.next();
@@ -116,7 +108,7 @@ fn an_upload_that_was_answered_early_and_is_cut_may_still_be_at_its_worker() {
 /// What was read whole was cut with its answer, however good its tenure, and was over then, while
 /// the worker went on reading what lay in the kernel.
 #[test]
-fn a_request_that_was_read_whole_and_is_answered_early_is_over_when_it_is_with_its_worker() {
+fn an_early_answered_request_ends_when_it_is_written() {
     const LENGTH: usize = 32 * MIB;
     for ends in [false, true] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
@@ -137,7 +129,7 @@ fn a_request_that_was_read_whole_and_is_answered_early_is_over_when_it_is_with_i
 /// hyper ends its connection with an answer that says that the worker will, whatever is left of the
 /// request.
 #[test]
-fn a_request_that_is_answered_early_by_a_worker_that_is_to_close_may_still_be_at_it() {
+fn an_early_response_of_a_closing_worker_leaves_an_orphan() {
     const LENGTH: usize = 32 * MIB;
     for head in ["HTTP/1.1 200 OK\r\nConnection: close", "HTTP/1.0 200 OK"] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
@@ -154,7 +146,7 @@ fn a_request_that_is_answered_early_by_a_worker_that_is_to_close_may_still_be_at
 
 /// What is cut with its tenure, begun or not, was the one thing that was written without a look.
 #[test]
-fn a_request_on_a_streaming_route_ends_with_its_tenure_written_or_not() {
+fn a_streaming_request_ends_with_its_tenure() {
     const LENGTH: usize = 32 * MIB;
     for is_answered in [false, true] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
@@ -173,27 +165,8 @@ fn a_request_on_a_streaming_route_ends_with_its_tenure_written_or_not() {
 }
 
 #[test]
-fn an_upload_whose_client_has_left_its_answer_is_cut() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
-    let mut client = proxy.client();
-    client.send(CHUNKED);
-    let mut peer = worker.next();
-    peer.head();
-    peer.line();
-    peer.line();
-    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
-    client.head();
-    assert_eq!(client.exactly(5), b"half ");
-    drop(client);
-    assert_eq!(proxy.wait_for_events(1), [BODY_CUT]);
-    assert_eq!(peer.until_end(), b"");
-}
-
-#[test]
 fn a_request_that_is_at_the_worker_whole_is_waited_for() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+    let (worker, tenures, proxy) = Proxy::fenced();
     for request in [
         GET,
         "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
@@ -206,33 +179,6 @@ fn a_request_that_is_at_the_worker_whole_is_waited_for() {
     }
     assert_eq!(proxy.wait_for_events(2), [COMPLETE, COMPLETE]);
     assert_eq!(tenures.cuts(), 0);
-}
-
-#[test]
-fn the_end_of_another_locks_tenure_touches_nothing() {
-    let worker = Worker::by_hand();
-    let (ours, other) = (Tenures::new(), Tenures::new());
-    let tenures = vec![("/", ours.clone()), ("/other", other.clone())];
-    let proxy = Proxy::with(worker.address(), Settings { tenures, ..Settings::default() });
-    let mut client = proxy.client();
-    client.send(CHUNKED);
-    let mut peer = worker.next();
-    peer.head();
-    peer.line();
-    peer.line();
-    let mut stranger = proxy.client();
-    stranger.send(&CHUNKED.replace("POST /", "POST /other"));
-    let mut others_peer = worker.next();
-    others_peer.head();
-    other.end();
-    others_peer.until_end();
-    assert_eq!(peer.within(MOMENT), b"", "and no end");
-    client.send("0\r\n\r\n");
-    peer.line();
-    peer.line();
-    peer.respond("done");
-    assert_eq!(client.answer().1, b"done");
-    assert_eq!((ours.cuts(), other.cuts()), (0, 1));
 }
 
 /// Races between the last piece of an upload and the end of its tenure. Whoever lost gets a longer
@@ -277,9 +223,8 @@ impl Races {
 }
 
 #[test]
-fn an_upload_is_either_whole_or_cut_however_its_last_piece_races_the_end_of_its_tenure() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+fn a_racing_upload_is_either_whole_or_cut() {
+    let (worker, tenures, proxy) = Proxy::fenced();
     let mut races = Races::default();
     for round in 0..400 {
         let chunked = round % 2 == 0;
@@ -313,8 +258,7 @@ fn got_all(peer: &mut Peer, mut length: usize) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_to_a_worker_of_http_2_is_either_whole_or_cut_however_its_end_races_the_end_of_its_tenure()
- {
+async fn a_racing_http2_stream_is_either_whole_or_cut() {
     let tenures = Tenures::new();
     let mut worker = Http2Worker::start().await;
     let settings = Settings { upstream_protocol: Protocol::Http2, ..fenced(&tenures) };
@@ -341,93 +285,8 @@ async fn a_stream_to_a_worker_of_http_2_is_either_whole_or_cut_however_its_end_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_to_a_worker_of_http_2_is_reset_when_its_tenure_ends() {
-    let tenures = Tenures::new();
-    let mut worker = Http2Worker::start().await;
-    let settings = Settings { upstream_protocol: Protocol::Http2, ..fenced(&tenures) };
-    let proxy = Proxy::with(worker.address, settings);
-    let mut client = proxy.client();
-    client.send(CHUNKED);
-    let (request, _answer) = worker.next().await;
-    let mut heard = request.into_body();
-    assert_eq!(some(&mut heard, 5).await, b"begin");
-    tenures.end();
-    assert!(matches!(heard.data().await, Some(Err(_))));
-    assert_eq!(events(&proxy, 1).await, [BODY_CUT]);
-    assert!(tokio::task::block_in_place(|| client.head()).starts_with("HTTP/1.1 502 "));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn all_that_was_announced_is_a_part_at_a_worker_of_http_2_until_the_stream_has_ended() {
-    let tenures = Tenures::new();
-    let mut worker = Http2Worker::start().await;
-    let settings = Settings { upstream_protocol: Protocol::Http2, ..fenced(&tenures) };
-    let proxy = Proxy::with(worker.address, settings);
-    let mut client = Http2Client::connect(proxy.address()).await;
-    let post = Request::post("http://t/").header("content-length", 100_000).body(()).unwrap();
-    let (_response, mut asking) = client.begin(post).await;
-    asking.send_data(Bytes::from(vec![b'x'; 100_000]), false).unwrap();
-    let (request, _answer) = worker.next().await;
-    let mut heard = request.into_body();
-    let mut got = heard.data().await.unwrap().unwrap().len();
-    tenures.end();
-    while let Ok(piece) = heard.data().await.expect("it does not end as if it were whole") {
-        heard.flow_control().release_capacity(piece.len()).unwrap();
-        got += piece.len();
-    }
-    assert!(got < 100_000, "{got}");
-    assert_eq!(events(&proxy, 1).await, [BODY_CUT]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_ends_before_its_request_is_sent_is_whole() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let settings = Settings { connections_max: 1, ..fenced(&tenures) };
-    let proxy = Proxy::with(worker.address(), settings);
-    let mut first = proxy.client();
-    first.send(GET);
-    let mut peer = worker.next();
-    tokio::task::block_in_place(|| peer.next_request());
-    let mut client = Http2Client::connect(proxy.address()).await;
-    let (mut response, mut asking) =
-        client.begin(Request::post("http://t/").body(()).unwrap()).await;
-    let answer = tokio::time::timeout(MOMENT, &mut response).await;
-    assert!(answer.is_err(), "it waits for the connection, its body being open");
-    asking.send_data(Bytes::new(), true).unwrap();
-    assert_eq!(tokio::task::block_in_place(|| peer.within(MOMENT)), b"");
-    peer.respond("first");
-    let body = tokio::task::block_in_place(|| peer.next_request()).unwrap().1;
-    assert_eq!(body, b"");
-    peer.respond("second");
-    assert_eq!(read(response.await.unwrap().into_body()).await.unwrap().0, b"second");
-    assert_eq!(events(&proxy, 2).await, [COMPLETE, COMPLETE]);
-    // The connection is as good as any other.
-    first.send(GET);
-    assert!(tokio::task::block_in_place(|| peer.next_request()).is_some());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_to_a_worker_of_http_2_is_cut_when_its_request_is_given_up() {
-    let tenures = Tenures::new();
-    let mut worker = Http2Worker::start().await;
-    let timeouts =
-        Timeouts { silence: PATIENCE, total: Some(Duration::from_secs(1)), late: MOMENT };
-    let settings = Settings { upstream_protocol: Protocol::Http2, timeouts, ..fenced(&tenures) };
-    let proxy = Proxy::with(worker.address, settings);
-    let mut client = proxy.client();
-    client.send(CHUNKED);
-    let (request, _answer) = worker.next().await;
-    let mut heard = request.into_body();
-    assert_eq!(some(&mut heard, 5).await, b"begin");
-    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::TimedOut)]);
-    let end = tokio::time::timeout(PATIENCE, heard.data()).await.expect("it ends");
-    assert!(matches!(end, Some(Err(_))), "{end:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn all_that_was_announced_is_a_part_until_the_stream_has_ended() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+    let (worker, tenures, proxy) = Proxy::fenced();
     let mut client = Http2Client::connect(proxy.address()).await;
     let post = || Request::post("http://t/").header("content-length", 100_000).body(()).unwrap();
     let (_response, mut asking) = client.begin(post()).await;
@@ -441,9 +300,8 @@ async fn all_that_was_announced_is_a_part_until_the_stream_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_was_announced_is_the_whole_once_the_stream_has_ended_with_trailers_or_without() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+async fn an_announced_body_is_whole_once_its_stream_has_ended() {
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = Http2Client::connect(proxy.address()).await;
     for trailers in [false, true] {
         let post = Request::post("http://t/").header("content-length", 100_000).body(()).unwrap();
@@ -469,9 +327,8 @@ async fn all_that_was_announced_is_the_whole_once_the_stream_has_ended_with_trai
 }
 
 #[test]
-fn what_comes_when_the_tenure_has_ended_is_not_passed_on_though_nobody_was_told_yet() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+fn pieces_after_the_tenure_are_dropped_without_notice() {
+    let (worker, tenures, proxy) = Proxy::fenced();
     let mut client = proxy.client();
     client.send(CHUNKED);
     let mut peer = worker.next();
@@ -491,8 +348,7 @@ fn what_comes_when_the_tenure_has_ended_is_not_passed_on_though_nobody_was_told_
 
 #[test]
 fn a_tunnel_is_cut_on_both_sides() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+    let (worker, tenures, proxy) = Proxy::fenced();
     let (mut client, mut peer) = tunnel(&proxy, &worker);
     tenures.end();
     assert_eq!(peer.until_end(), b"");
@@ -502,8 +358,7 @@ fn a_tunnel_is_cut_on_both_sides() {
 
 #[test]
 fn a_tunnel_that_nobody_reads_is_cut_too() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+    let (worker, tenures, proxy) = Proxy::fenced();
     let (client, peer) = tunnel(&proxy, &worker);
     write_until_blocked(&client, 256 * MIB);
     write_until_blocked(&peer, 256 * MIB);
@@ -526,9 +381,8 @@ fn tunnel(proxy: &Proxy, worker: &Worker) -> (Client, Peer) {
 }
 
 #[test]
-fn a_tunnel_that_opens_when_its_tenure_has_ended_carries_nothing() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+fn a_tunnel_that_opens_after_its_tenure_carries_nothing() {
+    let (worker, tenures, proxy) = Proxy::fenced();
     let mut client = proxy.client();
     client.send(UPGRADE);
     let mut peer = worker.next();
@@ -542,8 +396,7 @@ fn a_tunnel_that_opens_when_its_tenure_has_ended_carries_nothing() {
 #[test]
 fn an_event_stream_is_cut_whether_it_has_a_client_or_not() {
     for has_client in [true, false] {
-        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-        let proxy = before(&worker, &tenures);
+        let (worker, tenures, proxy) = Proxy::fenced();
         let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         peer.send(&format!("{EVENTS}9\r\ndata: 1\n\n\r\n"));
         client.head();
@@ -561,33 +414,19 @@ fn an_event_stream_is_cut_whether_it_has_a_client_or_not() {
     }
 }
 
+/// Of an upload, too, which was watched before, so that its end was told already.
 #[test]
 fn an_event_stream_that_begins_when_its_tenure_has_ended_is_cut() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
-    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
-    tenures.end();
-    peer.send(EVENTS);
-    assert_eq!(peer.until_end(), b"");
-    assert_eq!(proxy.wait_for_events(1), [CUT]);
-    client.until_end();
-}
-
-/// Its upload had been watched, and the end of the tenure was told once.
-#[test]
-fn an_event_stream_that_answers_an_upload_of_an_ended_tenure_is_cut() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
-    let mut client = proxy.client();
-    client.send(CHUNKED);
-    let mut peer = worker.next();
-    client.send("0\r\n\r\n");
-    peer.next_request().unwrap();
-    tenures.end();
-    assert_eq!(peer.within(MOMENT), b"", "it is waited for");
-    peer.send(EVENTS);
-    peer.until_end();
-    assert_eq!(proxy.wait_for_events(1), [CUT]);
+    for request in [GET, &format!("{CHUNKED}0\r\n\r\n")] {
+        let (worker, tenures, proxy) = Proxy::fenced();
+        let (mut client, mut peer) = proxy.at_worker(&worker, request);
+        tenures.end();
+        assert_eq!(peer.within(MOMENT), b"", "it is waited for");
+        peer.send(EVENTS);
+        peer.until_end();
+        assert_eq!(proxy.wait_for_events(1), [CUT], "{request}");
+        client.until_end();
+    }
 }
 
 #[test]
@@ -615,9 +454,8 @@ fn on_a_streaming_route_every_response_is_cut_begun_or_not() {
 }
 
 #[test]
-fn a_client_that_reads_gets_the_whole_response_of_an_ended_tenure() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
+fn a_reading_client_gets_the_response_of_an_ended_tenure() {
+    let (worker, tenures, proxy) = Proxy::fenced();
     let (mut client, mut peer) = proxy.at_worker(
         &worker,
         "GET / HTTP/1.1\r\nHost: test\r\nConnection: TE\r\nTE: trailers\r\n\r\n",
@@ -651,14 +489,13 @@ fn a_client_that_reads_gets_the_whole_response_of_an_ended_tenure() {
 }
 
 #[test]
-fn a_client_that_does_not_read_loses_the_response_of_an_ended_tenure_which_is_read_all_the_same() {
+fn an_unread_response_of_an_ended_tenure_is_drained() {
     let length = 256 * MIB;
     for head in [
         format!("Content-Length: {length}"),
         format!("Transfer-Encoding: chunked\r\n\r\n{length:x}"),
     ] {
-        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-        let proxy = before(&worker, &tenures);
+        let (worker, tenures, proxy) = Proxy::fenced();
         let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         let chunked = head.contains("chunked");
         peer.send(&format!("HTTP/1.1 200 OK\r\n{head}\r\n{}", if chunked { "" } else { "\r\n" }));
@@ -674,76 +511,5 @@ fn a_client_that_does_not_read_loses_the_response_of_an_ended_tenure_which_is_re
         let got = client.until_end();
         assert!(got.len() < length && !got.ends_with(b"0\r\n\r\n"), "{} bytes", got.len());
         assert_eq!(tenures.cuts(), 1);
-    }
-}
-
-#[test]
-fn a_client_that_does_not_read_keeps_up_with_a_response_that_fits() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
-    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
-    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
-    client.head();
-    tenures.end();
-    for _ in 0..20 {
-        peer.send(&format!("2710\r\n{}\r\n", "x".repeat(10_000)));
-    }
-    peer.send("0\r\n\r\n");
-    assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
-    assert_eq!(client.chunks().0.len(), 200_005);
-    assert_eq!(tenures.cuts(), 0);
-}
-
-#[test]
-fn a_client_that_leaves_a_response_of_an_ended_tenure_ends_nothing_at_the_worker() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
-    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
-    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
-    client.head();
-    tenures.end();
-    peer.send("5\r\nmore \r\n");
-    client.exactly(20);
-    drop(client);
-    assert_eq!(peer.within(MOMENT), b"");
-    assert!(proxy.events().is_empty());
-    peer.send("0\r\n\r\n");
-    assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
-}
-
-#[test]
-fn a_response_of_an_ended_tenure_is_not_read_for_ever_once_its_client_has_left() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let timeouts = Timeouts { silence: Duration::from_secs(1), total: None, late: MOMENT };
-    let proxy = Proxy::with(worker.address(), Settings { timeouts, ..fenced(&tenures) });
-    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
-    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
-    client.head();
-    tenures.end();
-    peer.send("5\r\nmore \r\n");
-    client.exactly(20);
-    drop(client);
-    assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::TimedOut)]);
-}
-
-#[test]
-fn a_worker_that_breaks_off_after_its_tenure_is_cut_off_for_the_client_too() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
-    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
-    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
-    client.head();
-    tenures.end();
-    peer.send("5\r\nmore \r\n");
-    client.exactly(20);
-    drop(peer);
-    assert_eq!(client.until_end(), b"");
-    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
-}
-
-fn write_zeros(end: &Client, mut length: usize) {
-    let zeros = vec![0; MIB];
-    while length > 0 {
-        length -= end.stream().write(&zeros[..length.min(MIB)]).unwrap();
     }
 }

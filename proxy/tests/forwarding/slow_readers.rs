@@ -41,8 +41,7 @@ fn stalled(proxy: &Proxy) -> Client {
 }
 
 #[test]
-fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_their_requests_end_at_the_worker()
- {
+fn slow_readers_lose_connection_to_waiting_requests() {
     let proxy = Proxy::with(worker(), Settings { connections_max: 4, ..Settings::default() });
     let mut slow: Vec<Client> = (0..4).map(|_| stalled(&proxy)).collect();
     let mut honest = proxy.client();
@@ -60,8 +59,7 @@ fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_thei
 
 /// They made room for those alone who waited for the same worker.
 #[test]
-fn clients_that_do_not_read_give_way_to_those_who_wait_for_another_worker_where_connections_are_short()
- {
+fn slow_readers_give_way_to_requests_for_another_worker() {
     let quota = ConnectionQuota::of(4, NonZeroUsize::MIN);
     let sharing = || Settings { quota: quota.clone(), ..Settings::default() };
     let proxy = Proxy::with(worker(), sharing());
@@ -74,24 +72,8 @@ fn clients_that_do_not_read_give_way_to_those_who_wait_for_another_worker_where_
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
 }
 
-/// Each gave up before it had looked.
 #[test]
-fn a_client_that_does_not_read_gives_way_though_nobody_who_waits_can_wait_for_long() {
-    let ready_timeout = Duration::from_millis(50);
-    let proxy = Proxy::with(
-        worker(),
-        Settings { connections_max: 1, ready_timeout, ..Settings::default() },
-    );
-    let mut slow = stalled(&proxy);
-    let (mut honest, began) = (proxy.client(), Instant::now());
-    while honest.get("/small").1 != b"small" {
-        assert!(began.elapsed() < PATIENCE, "none of them gets the connection");
-    }
-    assert!(!slow.has(LARGE));
-}
-
-#[test]
-fn a_client_that_does_not_read_keeps_its_answer_while_nobody_waits() {
+fn a_slow_reader_keeps_its_response_while_nobody_waits() {
     let proxy = Proxy::with(worker(), Settings { connections_max: 2, ..Settings::default() });
     let mut slow = stalled(&proxy);
     let mut honest = proxy.client();
@@ -104,7 +86,7 @@ fn a_client_that_does_not_read_keeps_its_answer_while_nobody_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_that_are_not_read_hold_up_no_other_on_their_connection_to_the_worker() {
+async fn unread_streams_hold_up_no_other_stream() {
     let mut worker = Http2Worker::start().await;
     let address = worker.address;
     tokio::spawn(async move {
@@ -147,7 +129,7 @@ fn read_slowly(reader: &mut Client, length: usize) {
 /// That anything was read showed only when a third of all that the kernel takes, 4 MiB, was gone:
 /// at 30 KiB a second after most of a minute.
 #[test]
-fn whoever_reads_slowly_and_steadily_is_not_taken_for_one_that_reads_nothing() {
+fn a_steady_slow_reader_is_not_taken_for_a_stalled_one() {
     const LENGTH: usize = 6 * MIB;
     let second = Duration::from_secs(1);
     let limits = Limits { body_timeout: second, ..Limits::default() };

@@ -45,9 +45,8 @@ fn tunnel(proxy: &Proxy, worker: &Worker) -> (Client, Peer) {
 
 /// They come with a word or, where they are looked for, without one.
 #[test]
-fn an_upload_pauses_while_the_news_are_too_old_and_goes_on_with_newer_ones() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = Proxy::with(worker.address(), fenced(&tenures));
+fn an_upload_pauses_on_old_news_and_goes_on_with_newer() {
+    let (worker, tenures, proxy) = Proxy::fenced();
     let (mut client, mut peer) = upload(&proxy, &worker);
     for renew in [Tenures::renew, Tenures::renew_if_fetched].repeat(2) {
         tenures.age(Duration::ZERO);
@@ -104,8 +103,7 @@ fn an_upload_is_cut_that_was_paused_for_too_long() {
 
 #[test]
 fn the_end_of_a_tenure_ends_a_pause() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = Proxy::with(worker.address(), fenced(&tenures));
+    let (worker, tenures, proxy) = Proxy::fenced();
     let (mut client, mut peer) = upload(&proxy, &worker);
     tenures.age(Duration::ZERO);
     client.send("4\r\nlast\r\n0\r\n\r\n");
@@ -139,8 +137,7 @@ async fn a_stream_to_a_worker_of_http_2_pauses_and_goes_on() {
 
 #[test]
 fn a_tunnel_pauses_towards_the_worker_only() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = Proxy::with(worker.address(), fenced(&tenures));
+    let (worker, tenures, proxy) = Proxy::fenced();
     let (mut client, mut peer) = tunnel(&proxy, &worker);
     tenures.age(Duration::ZERO);
     client.send("ping");
@@ -182,8 +179,7 @@ fn what_the_worker_sends_goes_on_however_old_the_news() {
 /// Where nobody else asked for the lock, the stream of a tenure that had ended in an outage went on
 /// for ever.
 #[test]
-fn what_has_no_end_looks_for_news_that_are_too_old_until_they_come_and_is_cut_if_its_tenure_has_ended()
- {
+fn an_endless_response_fetches_news_and_is_cut_with_its_tenure() {
     for (endless, sent) in
         [(false, EVENTS), (true, ""), (true, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ")]
     {
@@ -199,7 +195,7 @@ fn what_has_no_end_looks_for_news_that_are_too_old_until_they_come_and_is_cut_if
 }
 
 #[test]
-fn a_worker_is_not_taken_for_silent_while_what_it_waits_for_is_held_up() {
+fn a_worker_is_not_silent_while_its_body_is_paused() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let timeouts =
         fencepost::upstream::Timeouts { silence: 2 * MOMENT, total: None, late: PATIENCE };

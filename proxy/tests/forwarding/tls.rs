@@ -1,24 +1,16 @@
 //! Workers behind TLS: what is spoken, which connections are used, and how cuts look.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fencepost::upstream::{ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamTls, Wants};
-use fencepost::wire::Background;
-use fencepost_config::{HostPort, UpstreamAddress};
+use fencepost::upstream::{Ending, UpstreamTls};
 use fencepost_tests::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
 use fencepost_tls::{Followed, Look};
 use http::Version;
-use tokio::task::LocalSet;
-use tokio::time::Instant;
 
 use crate::support::{
-    Certificates, Client, Event, MOMENT, PATIENCE, Proxy, Settings, Tenures, TlsPeer, TlsWorker,
-    field,
+    Certificates, Event, MOMENT, PATIENCE, Proxy, Settings, Tenures, TlsPeer, TlsWorker, field,
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
@@ -92,7 +84,7 @@ async fn a_connection_speaks_what_the_worker_picks_for_it() {
 
 /// HTTP/2 has no upgrade: such a request gets a connection for which only HTTP/1.1 is offered.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_websocket_gets_a_connection_of_its_own_to_a_worker_that_likes_http_2_best() {
+async fn a_websocket_to_an_http2_worker_gets_its_own_connection() {
     let certificates = Certificates::new();
     let tls = WorkerTls { identity: &certificates.worker, client_ca: None, protocols: BOTH };
     let worker = Worker::start_tls(&tls).await;
@@ -115,74 +107,8 @@ async fn a_websocket_gets_a_connection_of_its_own_to_a_worker_that_likes_http_2_
     assert_eq!(proxy.wait_for_events(3), [COMPLETE; 3]);
 }
 
-/// It was told again and again of streams, which are not for it, and nobody gave up a connection.
-#[tokio::test]
-async fn a_websocket_gets_what_another_pool_does_not_use_though_the_worker_has_streams_for_others()
-{
-    let certificates = Certificates::new();
-    let worker = Worker::start_tls(&WorkerTls {
-        identity: &certificates.worker,
-        client_ca: None,
-        protocols: BOTH,
-    })
-    .await;
-    let quota = ConnectionQuota::of(2, NonZeroUsize::MIN);
-    let pool = || {
-        let (host, port) = (address_of(&worker).ip().to_string(), address_of(&worker).port());
-        let upstream = Upstream::new(
-            UpstreamAddress::Tcp(HostPort { host, port }),
-            Speaks::Tls(certificates.client()),
-        );
-        let upstream = Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, ..upstream };
-        Pool::new(upstream, Background::default())
-    };
-    let work = async {
-        let (pool, other) = (pool(), pool());
-        drop(other.ready(Wants::Http1, Instant::now() + PATIENCE).await.unwrap());
-        let _stream = pool.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
-        assert!(pool.ready(Wants::Http1, Instant::now() + PATIENCE).await.is_ok());
-    };
-    LocalSet::new().run_until(work).await;
-}
-
 #[test]
-fn a_connection_that_the_worker_has_closed_is_not_used() {
-    let certificates = Certificates::new();
-    let worker = TlsWorker::start(certificates.server(H1));
-    let proxy = Proxy::with(worker.address(), over(certificates.client()));
-    let (closed, told) = mpsc::channel();
-    thread::spawn(move || {
-        // Each connection answers a few requests and ends some time after the last, without HTTP's
-        // saying so.
-        for number in 0.. {
-            let mut peer = worker.next();
-            for _ in 0..=(number % 3) {
-                if peer.next_request().is_none() {
-                    return; // The test is over.
-                }
-                peer.respond("hello");
-                peer.refresh_keys();
-            }
-            ENDS[number % ENDS.len()](peer);
-            if closed.send(()).is_err() {
-                return;
-            }
-        }
-    });
-    let mut client = proxy.client();
-    for number in 0..600 {
-        assert!(is_ok(&client.ask(GET)), "request {number}");
-        // A request that is sent while the worker closes has an unknown fate, so this one is sent
-        // after it.
-        if [0, 2, 5].contains(&(number % 6)) {
-            told.recv_timeout(PATIENCE).unwrap();
-        }
-    }
-    assert!(proxy.wait_for_events(600).iter().all(|event| *event == COMPLETE));
-}
-
-#[test]
-fn a_connection_whose_end_the_runtime_has_not_heard_of_yet_is_not_used() {
+fn a_connection_that_has_just_ended_is_not_used() {
     let certificates = Certificates::new();
     for end in ENDS {
         let worker = TlsWorker::start(certificates.server(H1));
@@ -229,74 +155,6 @@ fn records_that_carry_nothing_of_http_leave_a_connection_in_use() {
 }
 
 #[test]
-fn a_connection_on_which_the_worker_said_more_than_it_was_asked_is_not_used() {
-    let certificates = Certificates::new();
-    let worker = TlsWorker::start(certificates.server(H1));
-    let proxy = Proxy::with(worker.address(), over(certificates.client()));
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
-    peer.respond("hello");
-    client.answer();
-    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged");
-    client.send(GET);
-    let mut next = worker.next();
-    next.next_request();
-    next.respond("honest");
-    assert_eq!(client.answer().1, b"honest");
-}
-
-/// A worker that is restarted with another configuration, again and again, while it is asked.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_picks_another_protocol_every_now_and_then_gets_each_request_once() {
-    const CLIENTS: usize = 8;
-    const REQUESTS: usize = 60;
-    let certificates = Certificates::new();
-    let tls = |protocols| WorkerTls { identity: &certificates.worker, client_ca: None, protocols };
-    let worker = Worker::start_tls(&tls(BOTH)).await;
-    let ours = certificates.client();
-    let proxy = Proxy::with(address_of(&worker), Settings { threads: 2, ..over(ours.clone()) });
-    let answered = AtomicUsize::new(0);
-    tokio::task::block_in_place(|| {
-        thread::scope(|scope| {
-            let clients: Vec<_> = (0..CLIENTS)
-                .map(|client| {
-                    let (proxy, answered) = (&proxy, &answered);
-                    scope.spawn(move || {
-                        let mut connection = proxy.client();
-                        for number in 0..REQUESTS {
-                            let answer = connection.get(&format!("/{client}/{number}"));
-                            assert!(is_ok(&answer), "{answer:?}");
-                            answered.fetch_add(1, Ordering::Relaxed);
-                        }
-                    })
-                })
-                .collect();
-            let mut turns = [H1, BOTH].into_iter().cycle();
-            while clients.iter().any(|client| !client.is_finished()) {
-                let before = answered.load(Ordering::Relaxed);
-                while answered.load(Ordering::Relaxed) < before + 20
-                    && clients.iter().any(|client| !client.is_finished())
-                {
-                    thread::yield_now();
-                }
-                worker.change_tls(&tls(turns.next().unwrap()));
-                certificates.begin_anew(&ours);
-            }
-        });
-    });
-    let seen = worker.wait_for_answered(CLIENTS * REQUESTS).await;
-    let mut paths: Vec<_> = seen.iter().map(|request| request.path.clone()).collect();
-    paths.sort_unstable();
-    paths.dedup();
-    assert_eq!((seen.len(), paths.len()), (CLIENTS * REQUESTS, CLIENTS * REQUESTS), "each once");
-    for version in [Version::HTTP_11, Version::HTTP_2] {
-        assert!(seen.iter().any(|request| request.version == version), "{version:?}");
-    }
-}
-
-#[test]
 fn an_upload_that_its_tenure_outruns_ends_as_a_loss() {
     let certificates = Certificates::new();
     let (worker, tenures) = (TlsWorker::start(certificates.server(H1)), Tenures::new());
@@ -315,7 +173,7 @@ fn an_upload_that_its_tenure_outruns_ends_as_a_loss() {
 }
 
 #[test]
-fn an_answer_without_length_is_whole_only_if_tls_says_that_it_has_ended() {
+fn a_response_without_length_needs_close_notify() {
     let certificates = Certificates::new();
     let worker = TlsWorker::start(certificates.server(H1));
     let proxy = Proxy::with(worker.address(), over(certificates.client()));
@@ -363,7 +221,7 @@ fn an_answer_with_a_length_is_whole_however_its_connection_ends() {
 }
 
 #[test]
-fn connections_that_begin_after_the_files_have_changed_are_made_of_what_they_hold() {
+fn connections_after_a_change_of_files_use_the_new_files() {
     let certificates = Certificates::new();
     let other = Certificates::new();
     let tls = certificates.client();
@@ -408,32 +266,5 @@ fn connections_that_begin_after_the_files_have_changed_are_made_of_what_they_hol
             assert_eq!(tls.identity.look(), Look::Reloaded);
             gives_up();
         }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_workers_certificate_is_changed_under_load_and_no_request_fails() {
-    let certificates = Certificates::new();
-    for protocols in [BOTH, H1] {
-        let tls = WorkerTls { identity: &certificates.worker, client_ca: None, protocols };
-        let worker = Worker::start_tls(&tls).await;
-        let ours = certificates.client();
-        let proxy = Proxy::with(address_of(&worker), over(ours.clone()));
-        tokio::task::block_in_place(|| {
-            thread::scope(|scope| {
-                let ask = || {
-                    let mut client: Client = proxy.client();
-                    (0..100).all(|_| is_ok(&client.ask(GET)))
-                };
-                let clients: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
-                for _ in 0..10 {
-                    let identity = certificates.authority.issue_for_localhost();
-                    worker.change_tls(&WorkerTls { identity: &identity, ..tls.clone() });
-                    certificates.begin_anew(&ours);
-                }
-                assert!(clients.into_iter().all(|client| client.join().unwrap()), "{protocols:?}");
-            });
-        });
-        assert_eq!(worker.seen().len(), 400);
     }
 }

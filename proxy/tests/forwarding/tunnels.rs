@@ -1,13 +1,11 @@
 //! What is spoken after `101 Switching Protocols`.
 
-use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fencepost::upstream::{Ending, Timeouts};
 
 use crate::support::{
-    Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker,
-    assert_is_asked, field, write_until_blocked,
+    Client, Event, MOMENT, Peer, Proxy, Settings, Tenures, Worker, assert_is_asked, field,
 };
 
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\
@@ -34,9 +32,8 @@ fn tunnel(proxy: &Proxy, worker: &Worker) -> (Client, Peer) {
 }
 
 #[test]
-fn a_websocket_passes_bytes_both_ways_and_is_over_when_both_have_ended() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+fn a_websocket_ends_when_both_sides_have_ended() {
+    let (worker, proxy) = Proxy::by_hand();
     let (mut client, mut peer) = tunnel(&proxy, &worker);
     for size in [1, 125, 65_536, 1_000_000] {
         let frame: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
@@ -56,8 +53,7 @@ fn a_websocket_passes_bytes_both_ways_and_is_over_when_both_have_ended() {
 
 #[test]
 fn a_websocket_whose_client_is_lost_is_closed_at_the_worker() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let (client, mut peer) = tunnel(&proxy, &worker);
     client.reset();
     peer.until_end();
@@ -87,7 +83,7 @@ fn a_websocket_may_go_on_for_longer_than_a_request() {
 /// Else it would keep its place for ever, as would a client that has lost power, once its worker
 /// has given up on it.
 #[test]
-fn a_tunnel_of_which_one_side_has_ended_and_nothing_moves_any_more_is_over_in_time() {
+fn a_half_closed_idle_tunnel_ends_in_time() {
     let timeouts = Timeouts { late: MOMENT, ..Timeouts::default() };
     for by_client in [true, false] {
         let worker = Worker::by_hand();
@@ -129,8 +125,7 @@ fn a_silent_tunnel_outlives_the_user_timeout() {
 /// gate, for ever.
 #[test]
 fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let (mut client, mut peer) = tunnel(&proxy, &worker);
     client.send("ping");
     assert_eq!(peer.exactly(4), b"ping", "joined by now");
@@ -139,52 +134,8 @@ fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
 }
 
 #[test]
-fn a_websocket_opens_on_a_connection_that_has_carried_requests() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
-    let (mut client, mut peer) = proxy.at_worker(
-        &worker,
-        "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
-    );
-    peer.respond("hello");
-    client.answer();
-    client.send(UPGRADE);
-    peer.head();
-    peer.send(SWITCH);
-    client.head();
-    client.send("ping");
-    assert_eq!(peer.exactly(4), b"ping");
-}
-
-#[test]
-fn a_request_with_an_empty_body_in_chunks_opens_no_websocket() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    let chunked = UPGRADE.replacen("\r\n", "\r\nTransfer-Encoding: chunked\r\n", 1);
-    client.send(&format!("{chunked}0\r\n\r\n"));
-    let head = worker.next().head();
-    assert_eq!(field(&head, "upgrade"), None, "{head}");
-}
-
-#[test]
-fn a_worker_that_declines_a_websocket_is_heard() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(UPGRADE);
-    let mut peer = worker.next();
-    peer.head();
-    peer.respond("no");
-    assert_eq!(client.answer().1, b"no");
-    assert_eq!(client.within(MOMENT), b"", "still HTTP");
-    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
-}
-
-#[test]
 fn an_upgrade_to_anything_else_is_forwarded_as_a_plain_request() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: t\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n");
     let mut peer = worker.next();
@@ -208,11 +159,10 @@ fn a_worker_that_switches_protocols_unasked_gets_no_tunnel() {
 }
 
 #[test]
-fn a_client_that_speaks_before_its_tunnel_is_open_gets_none_and_nothing_of_it_is_passed_on() {
+fn bytes_before_the_tunnel_opens_refuse_it() {
     for early in ["\u{1}\u{5}hello", "GET /hidden HTTP/1.1\r\nHost: t\r\n\r\n", "\r\n", "x"] {
         for at_once in [true, false] {
-            let worker = Worker::by_hand();
-            let proxy = Proxy::before(worker.address());
+            let (worker, proxy) = Proxy::by_hand();
             let mut client = proxy.client();
             let (first, second) = if at_once {
                 (format!("{UPGRADE}{early}"), "")
@@ -236,9 +186,8 @@ fn a_client_that_speaks_before_its_tunnel_is_open_gets_none_and_nothing_of_it_is
 }
 
 #[test]
-fn what_a_client_says_behind_an_upgrade_that_the_worker_declines_is_its_next_request() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+fn bytes_after_a_declined_upgrade_are_the_next_request() {
+    let (worker, proxy) = Proxy::by_hand();
     let mut client = proxy.client();
     client.send(&format!("{UPGRADE}GET /next HTTP/1.1\r\nHost: t\r\n\r\n"));
     let mut peer = worker.next();
@@ -249,38 +198,10 @@ fn what_a_client_says_behind_an_upgrade_that_the_worker_declines_is_its_next_req
     assert!(head.starts_with("GET /next HTTP/1.1\r\n"), "{head}");
 }
 
-/// By TLS an end has to be written, and such a client leaves no room for it.
-#[test]
-fn a_tunnel_by_tls_whose_client_does_not_read_is_closed_when_its_tenure_ends() {
-    let (certificates, worker, tenures) = (Certificates::new(), Worker::by_hand(), Tenures::new());
-    let (listen_tls, tenures_of) =
-        (Some(certificates.listening()), vec![("/chat", tenures.clone())]);
-    let proxy = Proxy::with(
-        worker.address(),
-        Settings { listen_tls, tenures: tenures_of, ..Settings::default() },
-    );
-    let mut client = certificates.connect(proxy.address());
-    client.write_all(UPGRADE.as_bytes()).unwrap();
-    let mut peer = worker.next();
-    peer.head();
-    peer.send(SWITCH);
-    let mut head = vec![0; 12];
-    client.read_exact(&mut head).unwrap();
-    assert_eq!(head, b"HTTP/1.1 101");
-    write_until_blocked(&peer, 256 * 1024 * 1024);
-    tenures.end();
-    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Cut)]);
-    let deadline = Instant::now() + PATIENCE;
-    while proxy.server().connections_by_thread() != [0] {
-        assert!(Instant::now() < deadline, "the connection is still open");
-        std::thread::yield_now();
-    }
-}
-
 /// Its `101` waits behind answers that its client does not read: nobody watched the tenure then,
 /// and the next one waited for the client.
 #[test]
-fn a_tunnel_whose_client_does_not_hear_of_it_is_closed_at_the_worker_when_its_tenure_ends() {
+fn an_unannounced_tunnel_is_cut_with_its_tenure() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let settings = Settings { tenures: vec![("/keep", tenures.clone())], ..Settings::default() };
     let proxy = Proxy::with(worker.address(), settings);

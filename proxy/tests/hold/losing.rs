@@ -40,7 +40,7 @@ async fn until_no_command_runs(stage: &Stage) {
 }
 
 #[tokio::test]
-async fn a_command_is_ended_when_its_lock_is_gone_and_runs_again_under_the_next_tenure() {
+async fn a_command_ends_with_its_lock_and_reruns_under_the_next() {
     let stage = Stage::set().await;
     let mut holder = Holder::start(&stage, "a", &["--verbose"], DOCILE);
     let mut expected = Vec::new();
@@ -103,27 +103,6 @@ async fn without_etcd_a_command_dies_before_its_lock_is_anothers() {
     assert_eq!(holder.code().await, 76);
     assert!(holder.log().contains("no renewal was confirmed in time"), "{}", holder.log());
     stage.is_left_clean().await;
-}
-
-/// It was run again: what it had left was to be ended first, and meanwhile its lock was lost.
-#[tokio::test]
-async fn an_ended_command_is_not_run_again_for_what_it_left() {
-    for once in [&[][..], &["--once"]] {
-        let stage = Stage::set().await;
-        let script = r#"echo ran >> $stage/log
-            sh -c 'trap "" TERM; touch $1/deaf; while :; do sleep 0.02; done' left $stage &
-            until [ -e $stage/deaf ]; do sleep 0.02; done
-            exit 3"#;
-        let arguments = [&["--ttl", "3s", "--grace", "30s", "--verbose"], once].concat();
-        let mut holder = Holder::start(&stage, "a", &arguments, script);
-        holder.until_log("the command has ended and left processes behind").await;
-        stage.etcd.pause().await;
-        holder.until_log("lost the lock: no renewal was confirmed in time").await;
-        stage.etcd.resume();
-        assert_eq!(holder.code().await, 3, "{once:?}: {}", holder.log());
-        assert_eq!(stage.read("log"), "ran\n", "{once:?}");
-        stage.is_left_clean().await;
-    }
 }
 
 /// Both were there to be seen at once: the end of the command, and that of the time for which the
@@ -329,7 +308,7 @@ async fn a_clean_exit_hands_the_lock_on_at_once() {
 }
 
 #[tokio::test]
-async fn without_its_watchdog_a_command_is_ended_and_its_lock_given_back() {
+async fn without_its_watchdog_a_command_ends_and_gives_its_lock_back() {
     let stage = Stage::set().await;
     let mut holder = Holder::start(&stage, "a", &[], DOCILE);
     stage.until_lines("log", 1).await;

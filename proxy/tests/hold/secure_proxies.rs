@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use fencepost_tests::{Authority, Claim, Subject, Worker};
 
-use crate::holder::{Holder, is_wrong_usage};
+use crate::holder::Holder;
 use crate::proxy::{Proxy, ProxyFiles};
-use crate::stage::{LOCK, Stage};
+use crate::stage::Stage;
 
 fn start(stage: &Stage, owner: &str, options: &[&str], files: &[String], script: &str) -> Holder {
     let arguments: Vec<&str> =
@@ -148,51 +148,4 @@ async fn certificates_may_be_renewed_while_a_lock_is_held() {
     std::fs::write(stage.file("go"), "").unwrap();
     assert_eq!(holder.code().await, 0);
     assert_eq!(stage.until_lines("status", 2).await, ["403", "200"], "{}", holder.log());
-}
-
-#[test]
-fn options_of_tls_that_make_no_sense_are_wrong_usage() {
-    let files = ProxyFiles::new();
-    files.issue_master("shard-1");
-    files.authority.issue_for_localhost().write(files.path(), "other");
-    let file = |name: &str| files.path().join(name).display().to_string();
-    let (ca, pem, key, other) =
-        (file("ca.pem"), file("master.pem"), file("master.key"), file("other.key"));
-    let unnamed = "no authority is believed that --proxy-ca does not name";
-    let unused = "neither --fence nor --stamp names an https:// proxy";
-    let (fence, trusting) = ("--fence https://h:1", format!("--fence https://h:1 --proxy-ca {ca}"));
-    let foreign = format!(
-        "--proxy-key: {other}: its private key does not belong to the (first) certificate in {pem}"
-    );
-    for (options, says) in [
-        (fence.to_owned(), format!("--fence https://h:1: {unnamed}")),
-        ("--stamp 127.0.0.1:0=https://h:1".to_owned(), format!("--stamp https://h:1: {unnamed}")),
-        (format!("--proxy-ca {ca}"), unused.to_owned()),
-        (format!("--fence http://h:1 --proxy-ca {ca}"), unused.to_owned()),
-        (
-            format!("--stamp 127.0.0.1:0=http://h:1 --proxy-cert {pem} --proxy-key {key}"),
-            unused.to_owned(),
-        ),
-        (format!("{trusting} --proxy-cert {pem}"), "--proxy-key <FILE>".to_owned()),
-        (format!("{trusting} --proxy-key {key}"), "--proxy-cert <FILE>".to_owned()),
-        (format!("{fence} --proxy-ca /none"), "--proxy-ca: /none: cannot be read".to_owned()),
-        (
-            format!("{fence} --proxy-ca {key}"),
-            format!("--proxy-ca: {key}: has no certificate in it"),
-        ),
-        (format!("{trusting} --proxy-cert {pem} --proxy-key {other}"), foreign),
-        (
-            format!("{fence} --proxy-ca {pem} --proxy-cert {pem} --proxy-key {pem}"),
-            format!("--proxy-key: {pem}: has no private key in it"),
-        ),
-        (
-            format!("--fence https://h_-:1 --proxy-ca {ca}"),
-            "\"h_-\" is not a name that a certificate can be for".to_owned(),
-        ),
-    ] {
-        is_wrong_usage(
-            &format!("--etcd http://127.0.0.1:1 --lock {LOCK} --owner a {options} -- true"),
-            &says,
-        );
-    }
 }

@@ -6,9 +6,7 @@
 mod mine;
 mod proxy;
 
-use fencepost_tests::{
-    Answer, Behaviour, Connection, Endpoint, Latch, Response, Worker, eventually, request,
-};
+use fencepost_tests::{Behaviour, Connection, Endpoint, Response, Worker, eventually, request};
 
 use proxy::{Proxy, token};
 
@@ -50,8 +48,7 @@ async fn a_panic_ends_its_request_with_502_and_nothing_else() {
 #[tokio::test]
 async fn a_panic_at_the_gate_gives_its_place_back() {
     let worker = Worker::start().await;
-    let latch = Latch::new();
-    worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("x")));
+    let latch = worker.holds("/slow");
     let proxy = Proxy::start(worker).await;
     let first = proxy.held_by("a");
     let address = proxy.address;

@@ -19,9 +19,6 @@ pub enum Behaviour {
     Hold(Latch, Answer),
     /// Answers as soon as the head is here, and reads the body meanwhile.
     Early(Answer),
-    /// Answers as soon as the head is here and never reads the body. HTTP/1.1: the connection then
-    /// closes, as servers do.
-    EarlyUnread(Answer),
     /// Waits until the latch opens before it reads any of the body, then reads it and answers: a
     /// worker that takes no bytes.
     ReadLate(Latch, Answer),
@@ -44,7 +41,7 @@ pub struct Answer {
     pub(super) body: Bytes,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) pace: Option<Pace>,
-    pub(super) then: Then,
+    pub(super) reset_before_its_end: bool,
 }
 
 /// A body given in pieces.
@@ -61,14 +58,6 @@ pub(super) enum Beat {
     Latch(Latch),
 }
 
-/// What becomes of the connection when the body has been given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    KeepAlive,
-    Close,
-    ResetBeforeTheEnd,
-}
-
 impl Answer {
     /// 200 with this body, at once, with its length.
     pub fn ok(body: impl Into<Bytes>) -> Answer {
@@ -83,7 +72,7 @@ impl Answer {
             body: body.into(),
             trailers: None,
             pace: None,
-            then: Then::KeepAlive,
+            reset_before_its_end: false,
         }
     }
 
@@ -112,15 +101,9 @@ impl Answer {
         self
     }
 
-    /// The connection is closed after the answer, which does not say so.
-    pub fn then_close(mut self) -> Answer {
-        self.then = Then::Close;
-        self
-    }
-
     /// The connection is reset after the body's bytes, before its end: the answer is never whole.
     pub fn then_reset(mut self) -> Answer {
-        self.then = Then::ResetBeforeTheEnd;
+        self.reset_before_its_end = true;
         self
     }
 }

@@ -11,16 +11,9 @@ use http::{HeaderMap, Request};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use tokio::sync::mpsc;
 
 use super::Shared;
 use super::log::Seen;
-
-/// What a request does to its connection.
-pub(super) enum Order {
-    Close,
-    Reset,
-}
 
 /// A request in the log whose end is written down when this value goes, however that comes about.
 pub(super) struct Entry {
@@ -80,8 +73,6 @@ impl Drop for Entry {
 pub(super) struct Delivery {
     pub(super) body: UnsyncBoxBody<Bytes, io::Error>,
     pub(super) entry: Option<Entry>,
-    /// Where to order that the connection be closed after this.
-    pub(super) close: Option<mpsc::UnboundedSender<Order>>,
 }
 
 impl Body for Delivery {
@@ -121,11 +112,6 @@ impl Drop for Delivery {
             && let Some(entry) = &mut self.entry
         {
             entry.answered();
-        }
-        if let Some(orders) = &self.close {
-            // Ordered only now: told earlier, the connection would announce its end in the answer's
-            // head.
-            let _ = orders.send(Order::Close);
         }
     }
 }

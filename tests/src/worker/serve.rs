@@ -20,24 +20,22 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::Notify;
 
 use super::Shared;
-use super::behaviour::{Answer, Beat, Behaviour, Pace, Then};
-use super::delivery::{Delivery, Entry, Order};
+use super::behaviour::{Answer, Beat, Behaviour, Pace};
+use super::delivery::{Delivery, Entry};
 use super::log::{BodyEnd, Seen};
 
 /// Gives each connection what it needs to know.
 pub(super) struct Connections {
     shared: Arc<Shared>,
-    close_idle: watch::Receiver<u64>,
     accepted: usize,
 }
 
 /// What one connection needs to know.
 pub(super) struct ConnectionContext {
     shared: Arc<Shared>,
-    close_idle: watch::Receiver<u64>,
     number: usize,
 }
 
@@ -53,19 +51,15 @@ pub(super) enum Speaks {
 }
 
 impl Connections {
-    pub(super) fn new(shared: Arc<Shared>, close_idle: watch::Receiver<u64>) -> Connections {
-        Connections { shared, close_idle, accepted: 0 }
+    pub(super) fn new(shared: Arc<Shared>) -> Connections {
+        Connections { shared, accepted: 0 }
     }
 
     /// For a connection accepted now.
     pub(super) fn next(&mut self) -> ConnectionContext {
         let number = self.accepted;
         self.accepted += 1;
-        ConnectionContext {
-            shared: Arc::clone(&self.shared),
-            close_idle: self.close_idle.clone(),
-            number,
-        }
+        ConnectionContext { shared: Arc::clone(&self.shared), number }
     }
 }
 
@@ -105,11 +99,11 @@ pub(super) async fn connection<S>(
 ) where
     S: Read + Write + Unpin + Send + 'static,
 {
-    let ConnectionContext { shared, mut close_idle, number } = context;
-    let (orders, mut inbox) = mpsc::unbounded_channel();
+    let ConnectionContext { shared, number } = context;
+    let is_to_be_reset = Arc::new(Notify::new());
     let service = service_fn(|request| {
         let entry = Entry::open(&shared, number, &request);
-        handle(request, entry, orders.clone())
+        handle(request, entry, Arc::clone(&is_to_be_reset))
     });
     let builder = auto::Builder::new(TokioExecutor::new());
     let builder = match speaks {
@@ -118,24 +112,17 @@ pub(super) async fn connection<S>(
         Speaks::Http2 => builder.http2_only(),
     };
     let mut connection = pin!(builder.serve_connection_with_upgrades(stream, service));
-    loop {
-        tokio::select! {
-            // A connection that breaks is no fault of the worker's: the log has what there is to
-            // know.
-            _ = connection.as_mut() => return,
-            Some(order) = inbox.recv() => match order {
-                Order::Close => connection.as_mut().graceful_shutdown(),
-                Order::Reset => return reset.arm(),
-            },
-            Ok(()) = close_idle.changed() => connection.as_mut().graceful_shutdown(),
-        }
+    tokio::select! {
+        // A connection that breaks is no fault of the worker's: the log has what there is to know.
+        _ = connection.as_mut() => {}
+        () = is_to_be_reset.notified() => reset.arm(),
     }
 }
 
 async fn handle(
     request: Request<Incoming>,
     entry: Entry,
-    orders: mpsc::UnboundedSender<Order>,
+    is_to_be_reset: Arc<Notify>,
 ) -> Result<Response<Delivery>, io::Error> {
     let behaviour = entry.shared.rules.behaviour_for(&entry.seen());
     let answer = match behaviour {
@@ -157,16 +144,15 @@ async fn handle(
             tokio::spawn(record_body(request.into_body(), Arc::clone(&entry.shared), entry.order));
             answer
         }
-        Behaviour::EarlyUnread(answer) => answer,
         Behaviour::Echo => return Ok(echo(request, entry)),
         Behaviour::Reset => {
             read(request, &entry).await?;
-            return reset(&orders).await;
+            return reset(&is_to_be_reset).await;
         }
-        Behaviour::ResetEarly => return reset(&orders).await,
+        Behaviour::ResetEarly => return reset(&is_to_be_reset).await,
         Behaviour::UpgradeAndEcho => return Ok(upgrade(request, entry)),
     };
-    Ok(respond(answer, entry, orders))
+    Ok(respond(answer, entry, is_to_be_reset))
 }
 
 /// Reads a request's body to its end, on a task of its own: with the connection this future may be
@@ -208,9 +194,8 @@ fn record(seen: &mut Seen, frame: Option<&Result<Frame<Bytes>, hyper::Error>>) -
 }
 
 /// Has the connection reset; the future never ends, but goes with it.
-async fn reset(orders: &mpsc::UnboundedSender<Order>) -> Result<Response<Delivery>, io::Error> {
-    // Nobody takes the order if the connection is gone, which is what it asks for.
-    let _ = orders.send(Order::Reset);
+async fn reset(is_to_be_reset: &Notify) -> Result<Response<Delivery>, io::Error> {
+    is_to_be_reset.notify_one();
     pending().await
 }
 
@@ -224,11 +209,7 @@ fn echo(request: Request<Incoming>, entry: Entry) -> Response<Delivery> {
             Some((frame?.map_err(io::Error::other), body))
         }
     });
-    Response::new(Delivery {
-        body: StreamBody::new(frames).boxed_unsync(),
-        entry: Some(entry),
-        close: None,
-    })
+    Response::new(Delivery { body: StreamBody::new(frames).boxed_unsync(), entry: Some(entry) })
 }
 
 fn upgrade(mut request: Request<Incoming>, mut entry: Entry) -> Response<Delivery> {
@@ -253,7 +234,7 @@ fn upgrade(mut request: Request<Incoming>, mut entry: Entry) -> Response<Deliver
             entry.answered();
         }
     });
-    let mut response = Response::new(Delivery { body: nothing(), entry: None, close: None });
+    let mut response = Response::new(Delivery { body: nothing(), entry: None });
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response.headers_mut().insert(header::UPGRADE, protocol);
     response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
@@ -261,29 +242,24 @@ fn upgrade(mut request: Request<Incoming>, mut entry: Entry) -> Response<Deliver
 }
 
 fn respond_plainly(status: StatusCode, entry: Entry) -> Response<Delivery> {
-    let mut response = Response::new(Delivery { body: nothing(), entry: Some(entry), close: None });
+    let mut response = Response::new(Delivery { body: nothing(), entry: Some(entry) });
     *response.status_mut() = status;
     response
 }
 
-fn respond(
-    answer: Answer,
-    mut entry: Entry,
-    orders: mpsc::UnboundedSender<Order>,
-) -> Response<Delivery> {
+fn respond(answer: Answer, mut entry: Entry, is_to_be_reset: Arc<Notify>) -> Response<Delivery> {
     // The connection never asks for the body of an answer to HEAD.
     if entry.seen().method == Method::HEAD.as_str() {
         entry.answered();
     }
-    let Answer { status, headers, body, trailers, pace, then } = answer;
-    let close = (then == Then::Close).then(|| orders.clone());
-    let reset = (then == Then::ResetBeforeTheEnd).then_some(orders);
+    let Answer { status, headers, body, trailers, pace, reset_before_its_end } = answer;
+    let reset = reset_before_its_end.then_some(is_to_be_reset);
     let body = if trailers.is_none() && pace.is_none() && reset.is_none() {
         Full::new(body).map_err(|never| match never {}).boxed_unsync()
     } else {
         StreamBody::new(pieces(body, trailers, pace, reset)).boxed_unsync()
     };
-    let mut response = Response::new(Delivery { body, entry: Some(entry), close });
+    let mut response = Response::new(Delivery { body, entry: Some(entry) });
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
@@ -294,15 +270,15 @@ fn pieces(
     body: Bytes,
     trailers: Option<HeaderMap>,
     pace: Option<Pace>,
-    reset: Option<mpsc::UnboundedSender<Order>>,
+    reset: Option<Arc<Notify>>,
 ) -> impl Stream<Item = io::Result<Frame<Bytes>>> {
     let whole = body.len();
     stream::unfold((body, trailers, reset), move |(mut body, mut trailers, reset)| {
         let pace = pace.clone();
         async move {
             let frame = if body.is_empty() {
-                if let Some(orders) = &reset {
-                    let _ = orders.send(Order::Reset);
+                if let Some(is_to_be_reset) = &reset {
+                    is_to_be_reset.notify_one();
                     pending::<()>().await;
                 }
                 Frame::trailers(trailers.take()?)

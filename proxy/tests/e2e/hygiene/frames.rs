@@ -2,17 +2,12 @@
 
 use fencepost_tests::{Connection, Endpoint};
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const CONTINUATION: u8 = 9;
+use crate::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
+    frame, greeting, literal,
+};
 
 const ACK: u8 = 0x1;
-const END_STREAM: u8 = 0x1;
-const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 
 /// What became of a stream.
@@ -74,8 +69,7 @@ type Read = Option<(u8, u8)>;
 impl Http2Client {
     pub(super) async fn open(server: Endpoint) -> Http2Client {
         let mut connection = Connection::open(server).await.unwrap();
-        connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        connection.send(frame(SETTINGS, 0, 0, &[])).await.unwrap();
+        connection.send(greeting(&[])).await.unwrap();
         Http2Client { connection, stream: 0, answered: None, ended: false }
     }
 
@@ -210,16 +204,7 @@ impl Frame {
     }
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
 /// Fields as literals that enter no table and are not Huffman-coded.
 fn block(fields: &[(String, String)]) -> Vec<u8> {
-    let text = |text: &str| {
-        assert!(text.len() < 127, "a length of one byte");
-        [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
-    };
-    fields.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
+    fields.iter().flat_map(|(name, value)| literal(name, value, 0)).collect()
 }

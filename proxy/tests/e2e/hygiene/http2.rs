@@ -26,31 +26,48 @@ pub(super) fn honest(scene: &Scene, path: &str) -> Vec<(String, String)> {
     filled(scene, HONEST, path)
 }
 
+/// Plays a case between two honest requests on one connection, and sends one more on another. Says
+/// what went otherwise than it should.
+pub(super) async fn played(
+    scene: &Scene,
+    index: usize,
+    arrives: bool,
+    play: impl AsyncFnOnce(&mut Http2Client) -> Outcome,
+) -> Result<(), String> {
+    let honest = |path: &str| honest(scene, &format!("/{path}/{index}"));
+    let mut client = Http2Client::open(scene.fence.listener.clone()).await;
+    let before = client.ask(&honest("before"), Some("honest"), &[]).await;
+    let outcome = play(&mut client).await;
+    let after = if outcome == Outcome::Gone {
+        Outcome::Ok
+    } else {
+        client.ask(&honest("after"), Some("honest"), &[]).await
+    };
+    let mut other = Http2Client::open(scene.fence.listener.clone()).await;
+    let around = [before, after, other.ask(&honest("other"), Some("honest"), &[]).await];
+    let right = arrives == (outcome == Outcome::Ok) && around == [Outcome::Ok; 3];
+    right.then_some(()).ok_or_else(|| format!("{outcome:?}, and around it {around:?}"))
+}
+
+/// Plays all cases of HTTP/2; returns what went otherwise than it should.
+pub(super) async fn play_cases(scene: &Scene) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (index, case) in http2_cases().into_iter().enumerate() {
+        let Http2Case { name, fields, body, trailers, arrives } = case;
+        let filled = |fields: &[(&str, &str)]| filled(scene, fields, &format!("/case/{index}"));
+        let played = played(scene, index, arrives.is_some(), async |client| {
+            client.ask(&filled(&fields), body, &filled(&trailers)).await
+        });
+        wrong.extend(played.await.err().map(|what| format!("{name}: {what}")));
+    }
+    wrong
+}
+
 #[tokio::test]
 async fn ambiguous_http2_requests_are_clean_or_absent_at_the_worker() {
     let scene = Scene::open("").await;
-    let mut wrong = Vec::new();
-    let cases = http2_cases();
-    for (index, Http2Case { name, fields, body, trailers, arrives }) in cases.iter().enumerate() {
-        let filled = |fields: &[(&str, &str)]| filled(&scene, fields, &format!("/case/{index}"));
-        let honest = |path: &str| honest(&scene, &format!("/{path}/{index}"));
-        let mut client = Http2Client::open(scene.fence.listener.clone()).await;
-        let before = client.ask(&honest("before"), Some("honest"), &[]).await;
-        let outcome = client.ask(&filled(fields), *body, &filled(trailers)).await;
-        let after = if outcome == Outcome::Gone {
-            Outcome::Ok
-        } else {
-            client.ask(&honest("after"), Some("honest"), &[]).await
-        };
-        let mut other = Http2Client::open(scene.fence.listener.clone()).await;
-        let other = other.ask(&honest("other"), Some("honest"), &[]).await;
-        if arrives.is_some() != (outcome == Outcome::Ok)
-            || [before, after, other] != [Outcome::Ok; 3]
-        {
-            wrong.push(format!("{name}: {outcome:?}, and around it {:?}", [before, after, other]));
-        }
-    }
-    let tenure = scene.tenure.clone();
+    let mut wrong = play_cases(&scene).await;
+    let (cases, tenure) = (http2_cases(), scene.tenure.clone());
     let recorded = scene.recorded().await;
     let names: Vec<&str> = cases.iter().map(|case| case.name).collect();
     let bodies: Vec<Option<&str>> = cases.iter().map(|case| case.arrives).collect();
@@ -133,26 +150,10 @@ async fn an_http2_stream_is_whole_at_the_worker_or_not_at_all() {
         for (index, Sequence { name, length, frames, arrives }) in SEQUENCES.iter().enumerate() {
             let mut fields = honest(&scene, &format!("/case/{index}"));
             fields.extend(length.map(|length| ("content-length".to_owned(), length.to_owned())));
-            let mut client = Http2Client::open(scene.fence.listener.clone()).await;
-            let before =
-                client.ask(&honest(&scene, &format!("/before/{index}")), Some("honest"), &[]).await;
-            let outcome = client.play(&fields, frames).await;
-            let after = if outcome == Outcome::Gone {
-                Outcome::Ok
-            } else {
-                client.ask(&honest(&scene, &format!("/after/{index}")), Some("honest"), &[]).await
-            };
-            let mut other = Http2Client::open(scene.fence.listener.clone()).await;
-            let other =
-                other.ask(&honest(&scene, &format!("/other/{index}")), Some("honest"), &[]).await;
-            if arrives.is_some() != (outcome == Outcome::Ok)
-                || [before, after, other] != [Outcome::Ok; 3]
-            {
-                wrong.push(format!(
-                    "{name}: {outcome:?}, and around it {:?}",
-                    [before, after, other]
-                ));
-            }
+            let played = played(&scene, index, arrives.is_some(), async |client| {
+                client.play(&fields, frames).await
+            });
+            wrong.extend(played.await.err().map(|what| format!("{name}: {what}")));
         }
         let tenure = scene.tenure.clone();
         let recorded = scene.recorded().await;

@@ -8,9 +8,8 @@ use fencepost_tests::Connection;
 use http::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::cases::{Http2Case, cases, http2_cases};
-use super::frames::{Http2Client, Outcome};
-use super::http2::{filled, honest};
+use super::cases::{cases, http2_cases};
+use super::http2::play_cases;
 use super::recorder::Message;
 use super::{Scene, audit_messages};
 use crate::fencepost::Route;
@@ -135,21 +134,8 @@ async fn ambiguous_requests_reach_an_http2_worker_clean_or_not() {
 async fn ambiguous_http2_requests_reach_an_http2_worker_clean_or_not() {
     for limit in ["", "buffer_body_max = 0"] {
         let (scene, recorder) = open(limit).await;
-        let mut wrong = Vec::new();
+        let mut wrong = play_cases(&scene).await;
         let cases = http2_cases();
-        for (index, Http2Case { name, fields, body, trailers, arrives }) in cases.iter().enumerate()
-        {
-            let filled =
-                |fields: &[(&str, &str)]| filled(&scene, fields, &format!("/case/{index}"));
-            let mut client = Http2Client::open(scene.fence.listener.clone()).await;
-            let outcome = client.ask(&filled(fields), *body, &filled(trailers)).await;
-            let mut other = Http2Client::open(scene.fence.listener.clone()).await;
-            let other =
-                other.ask(&honest(&scene, &format!("/other/{index}")), Some("honest"), &[]).await;
-            if (outcome == Outcome::Ok) != arrives.is_some() || other != Outcome::Ok {
-                wrong.push(format!("{name}: {outcome:?}, then {other:?}"));
-            }
-        }
         let bodies: Vec<Option<&str>> = cases.iter().map(|case| case.arrives).collect();
         let names: Vec<&str> = cases.iter().map(|case| case.name).collect();
         finish(scene, recorder, &names, &bodies, &mut wrong).await;

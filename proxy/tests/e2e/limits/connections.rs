@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use fencepost_tests::{Answer, Behaviour, Latch, PATIENCE, eventually};
+use fencepost_tests::{PATIENCE, eventually};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -31,7 +31,7 @@ fn has_ended(stream: &TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn beside_ten_thousand_slow_heads_honest_clients_are_answered_and_memory_is_bounded() {
+async fn ten_thousand_slow_heads_neither_starve_nor_exhaust() {
     const SLOW: usize = 10_000;
     let maximum = getrlimit(Resource::Nofile).maximum;
     assert!(
@@ -76,10 +76,9 @@ async fn beside_ten_thousand_slow_heads_honest_clients_are_answered_and_memory_i
 }
 
 #[tokio::test]
-async fn who_waits_without_a_request_makes_room_and_who_has_one_never_does() {
+async fn idle_connections_make_room_and_busy_ones_never_do() {
     let (scene, tenure) = limited("connections_max = 2\nconnections_per_client_max = 3").await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let latch = scene.worker.holds("/held");
     let held = scene.start_at_worker(Ask::post("/held").under(&tenure)).await;
     let mut idle = connect(&scene).await;
     idle.send(head("GET", "/idle", &tenure, "")).await.unwrap();
@@ -107,29 +106,9 @@ async fn who_waits_without_a_request_makes_room_and_who_has_one_never_does() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_kept_alive_through_its_request_makes_room_as_soon_as_that_is_over() {
+async fn a_departed_client_keeps_its_place_until_its_request_ends() {
     let (scene, tenure) = limited("connections_max = 1\nconnections_per_client_max = 3").await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
-    let mut first = connect(&scene).await;
-    first.send(head("GET", "/held", &tenure, "")).await.unwrap();
-    scene
-        .worker
-        .wait_until("it is at the worker", |seen| seen.iter().any(|one| one.path == "/held"))
-        .await;
-    let mut second = connect(&scene).await;
-    second.send(head("GET", "/second", &tenure, "")).await.unwrap();
-    latch.open();
-    assert_eq!(first.response().await.unwrap().status, 200);
-    assert_eq!(second.response().await.unwrap().status, 200);
-    assert_eq!(first.rest().await.unwrap(), b"");
-}
-
-#[tokio::test]
-async fn a_client_that_has_left_has_its_place_until_its_request_has_ended_at_the_worker() {
-    let (scene, tenure) = limited("connections_max = 1\nconnections_per_client_max = 3").await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let latch = scene.worker.holds("/held");
     let mut leaving = connect(&scene).await;
     leaving.send(head("GET", "/held", &tenure, "")).await.unwrap();
     scene
@@ -187,39 +166,8 @@ async fn the_last_request_of_a_connection_says_so() {
     assert_eq!(closed(&scene, "requests_per_connection_max").await, 1.0);
 }
 
-/// It had all that the descriptors allowed, and was never refused: its share was that of
-/// `connections_max` as configured.
 #[tokio::test]
-async fn one_client_does_not_get_all_connections_where_descriptors_allow_fewer() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let worker = format!("http://{}", silent.local_addr().unwrap());
-    let config = Config::new(&[], &worker, &[Route::new("k", "/", "")]).without_source();
-    let few = Fencepost::launch_with_descriptors(&config, "700:700").await;
-    few.until_log("in_force=94").await;
-    let fencepost_tests::Endpoint::Tcp(address) = few.listener else { panic!("it listens on TCP") };
-    let mut clients = Vec::new();
-    for _ in 0..100 {
-        let mut client = connect_from(2, address).await;
-        let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await; // Some are closed at once.
-        clients.push(client);
-    }
-    eventually("one client has all places but one", async || {
-        let refused = few.metric("fencepost_connections_refused_total").await;
-        (refused == 7.0 && few.metric("fencepost_connections").await == 93.0).then_some(())
-    })
-    .await;
-    let mut other = connect_from(3, address).await;
-    other.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-    let mut answer = [0; 12];
-    tokio::time::timeout(PATIENCE, other.read_exact(&mut answer))
-        .await
-        .expect("it is answered")
-        .unwrap();
-    assert_eq!(answer, *b"HTTP/1.1 400");
-}
-
-#[tokio::test]
-async fn as_many_descriptors_as_may_be_are_taken_and_too_few_are_said_and_kept_to() {
+async fn descriptors_are_raised_and_too_few_are_logged() {
     let routes = [Route::new("k", "/", r#"key = "/k""#)];
     let config = Config::new(&["http://127.0.0.1:1".to_owned()], "http://127.0.0.1:1", &routes);
     let enough = Fencepost::launch_with_descriptors(&config, "1024:").await;

@@ -1,9 +1,7 @@
 //! A process that ends: what comes before its client has heard of that.
 
-use fencepost_tests::{Answer, Behaviour, Latch};
-
-use super::frames::{Client, DATA, HEADERS, RST_STREAM, ask};
 use super::limited;
+use crate::frames::{Client, DATA, HEADERS, RST_STREAM, ask};
 
 /// What the answer to a stream says: its body, if it has one.
 async fn said(client: &mut Client, stream: u32) -> String {
@@ -20,8 +18,7 @@ async fn said(client: &mut Client, stream: u32) -> String {
 #[tokio::test]
 async fn a_process_that_drains_closes_no_door_behind_a_predecessor() {
     let (mut scene, tenure) = limited("drain_delay = \"0s\"\ndrain_timeout = \"10m\"").await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let latch = scene.worker.holds("/held");
     let mut client = Client::open(&scene.fence.listener, &[]).await;
     client.ignores_pings();
     client.send(ask(1, "GET", "/held", &tenure)).await;

@@ -25,12 +25,10 @@ async fn with_one_connection(connect_timeout: &str, routes: &[Route]) -> Scene {
 /// Each took a connection: until there were no descriptors left, for locks, the journal, operators
 /// and other workers neither.
 #[tokio::test]
-async fn however_many_requests_one_worker_leaves_unanswered_another_is_reached_and_the_rest_goes_on()
- {
+async fn a_stuck_worker_leaves_connections_for_others() {
     let (etcd, busy, other) =
         (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Worker::start().await);
-    let latch = Latch::new();
-    busy.on("/busy", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let latch = busy.holds("/busy");
     let upstream = format!("upstream = \"{}\"", other.endpoint());
     let routes = [
         Route::new("other", "/other/{shard}", r#"key = "/{shard}""#).with(&upstream),
@@ -86,7 +84,7 @@ async fn however_many_requests_one_worker_leaves_unanswered_another_is_reached_a
 /// Each held its connection for as long as the worker went on: a few thousand requests by anybody,
 /// and a restart was all that helped.
 #[tokio::test]
-async fn an_answer_without_end_that_needed_no_token_is_left_some_time_after_its_client() {
+async fn an_abandoned_exempt_endless_response_is_ended() {
     let lock = r#"key = "/k""#;
     let orphan_timeout = format!("orphan_timeout = \"{}ms\"", ORPHAN.as_millis());
     let route = |name: &str, path: &str| Route::new(name, path, lock).with(&orphan_timeout);

@@ -7,7 +7,6 @@ use fencepost_tests::{Etcd, EtcdVersion, FreePort, Scratch, Worker, request};
 use serde_json::{Value, json};
 
 use super::play::{Place, Recipe};
-use super::section;
 use crate::fencepost::{BINARY, Fencepost};
 use crate::programs::{printed, python_binary, workspace};
 
@@ -123,40 +122,6 @@ async fn the_worker_outlives_the_drain_of_fencepost() {
     );
     let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace >= sleep + 10, "the worker gets SIGKILL {grace} s after the pod's end has begun");
-}
-
-#[tokio::test]
-async fn the_page_has_prometheus_find_fencepost_under_its_jobs_name() {
-    let (documents, page, scratch) = (documents().await, section("Kubernetes"), Scratch::new());
-    let (_, [fencepost, _]) = pod_of_the_worker(&documents);
-    let port = fencepost["ports"][0]["name"].as_str().unwrap();
-    assert!(page.contains(&format!("podMetricsEndpoints: [{{port: {port},")));
-
-    // Debian's Prometheus does not know Kubernetes: these are what it would find there, a target of
-    // each container.
-    let scrape = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let (fenced, other) = ("192.0.2.1:8080", "192.0.2.1");
-    let found = format!(
-        "static_configs: [{{targets: [{fenced:?}], labels: {{__meta_kubernetes_pod_container_port_name: {port}}}}}, {{targets: [{other:?}]}}]"
-    );
-    let here = scrape.replace("kubernetes_sd_configs: [{role: pod}]", &found);
-    assert_ne!(here, scrape);
-    let file = scratch.path().join("prometheus.yml");
-    std::fs::write(&file, here).unwrap();
-    let arguments =
-        ["check", "service-discovery", "--timeout=2s", file.to_str().unwrap(), "fencepost"];
-    let targets: Vec<Value> = serde_json::from_str(&printed("promtool", &arguments).await).unwrap();
-    let kept: Vec<&Value> = targets
-        .iter()
-        .map(|target| &target["labels"])
-        .filter(|labels| **labels != json!({}))
-        .collect();
-    let [labels] = kept[..] else { panic!("{targets:?}") };
-    assert_eq!(labels["__address__"], fenced);
-    assert_eq!(
-        (&labels["job"], &labels["__metrics_path__"]),
-        (&json!("fencepost"), &json!("/metrics"))
-    );
 }
 
 #[tokio::test]

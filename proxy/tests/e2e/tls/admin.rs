@@ -1,8 +1,6 @@
 //! The admin listener by TLS, and the end of a process whose clients speak it.
 
-use fencepost_tests::{
-    Answer, Behaviour, Connection, Endpoint, Latch, Process, Scratch, Subject, eventually,
-};
+use fencepost_tests::{Connection, Endpoint, Process, Scratch, Subject, eventually};
 
 use super::{Scene, clients_required, paths, pki, text, tls, toml};
 use crate::fencepost::{BINARY, addresses};
@@ -70,8 +68,7 @@ async fn off_loopback_the_admin_listener_does_not_start_unprotected() {
 #[tokio::test]
 async fn a_process_that_ends_answers_what_is_under_way() {
     let mut scene = Scene::with_limits(|files| tls(files, ""), "drain_delay = \"0s\"").await;
-    let latch = Latch::new();
-    scene.worker.on("/", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let latch = scene.worker.holds("/");
     let mut http1 =
         Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
     http1.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();

@@ -27,18 +27,6 @@ async fn curl_is_answered_by_both_versions_of_tls_and_of_http() {
     }
 }
 
-#[tokio::test]
-async fn a_client_that_names_no_protocol_may_begin_with_http2() {
-    let scene = Scene::open(|files| tls(files, "")).await;
-    let stream = scene.connect(&scene.client(None, &[])).await.unwrap();
-    assert_eq!(stream.get_ref().1.alpn_protocol(), None);
-    let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
-    tokio::spawn(connection);
-    let request = http::Request::get(scene.url("/")).body(()).unwrap();
-    let (response, _) = sender.send_request(request, true).unwrap();
-    assert_eq!(response.await.unwrap().status(), 200);
-}
-
 /// openssl's `s_client`, whatever came of it.
 async fn s_client(scene: &Scene, version: &str) -> String {
     let (address, ca) = (scene.address().to_string(), scene.path("ca.pem"));
@@ -170,18 +158,6 @@ async fn a_websocket_over_tls_passes_bytes_until_both_sides_end() {
     // The client has ended its side, and still hears what the worker says.
     client.finish_sending().await.unwrap();
     assert_eq!(client.rest().await.unwrap(), large);
-}
-
-#[tokio::test]
-async fn an_unreadable_request_over_tls_ends_with_close_notify() {
-    let scene = Scene::open(|files| tls(files, "")).await;
-    let mut client =
-        Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
-    client.send("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n").await.unwrap();
-    assert_eq!(client.response().await.unwrap().status, 400);
-    // Without close_notify, this would be an error: something may have been cut off.
-    assert!(client.rest().await.unwrap().is_empty());
-    assert!(scene.worker.seen().is_empty());
 }
 
 #[tokio::test]

@@ -161,17 +161,6 @@ fn not_yet_valid() -> Subject<'static> {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_valid_yet_is_warned_of() {
-    let scene = Scene::open(|files| tls(files, "")).await;
-    scene.authority.issue(&not_yet_valid()).write(scene.files.path(), "server");
-    scene.fence.admin("POST", "/reload").await;
-    scene.fence.until_log(NOT_YET_VALID).await;
-    let log = scene.fence.log();
-    let line = log.lines().find(|line| line.contains(NOT_YET_VALID)).unwrap();
-    assert!(line.contains("WARN") && line.contains("use=\"listener\""), "{line}");
-}
-
-#[tokio::test]
 async fn check_warns_of_files_that_end_soon_or_have_not_begun() {
     let (authority, files) = pki();
     let file = paths(&files)("fencepost.toml");

@@ -254,6 +254,14 @@ pub(crate) fn write_until_blocked(end: &Client, most: usize) -> usize {
     written
 }
 
+pub(crate) fn write_zeros(end: &Client, mut length: usize) {
+    let (mut stream, zeros) = (&end.stream, vec![0; 1024 * 1024]);
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    while length > 0 {
+        length -= stream.write(&zeros[..length.min(zeros.len())]).unwrap();
+    }
+}
+
 /// The value of a field of a head.
 pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().skip(1).find_map(|line| {

@@ -1,6 +1,6 @@
 //! HTTP/2 frame by frame.
 
-use super::Peer;
+use super::{Client, Peer};
 
 /// `END_STREAM`.
 pub(crate) const END: u8 = 0x1;
@@ -40,6 +40,12 @@ impl Frames {
         let mut frames = Frames(peer);
         frames.send(4, 0, 0, settings);
         frames
+    }
+
+    /// Its first request is there.
+    pub(crate) fn at_stream_1(mut self) -> Frames {
+        assert_eq!(self.next(), Frame::Headers { stream: 1 });
+        self
     }
 
     /// Allows so many streams at a time from now on.
@@ -84,6 +90,12 @@ impl Frames {
     /// Answers with 200 and nothing more.
     pub(crate) fn respond(&mut self, stream: u32) {
         self.send(1, END | END_HEADERS, stream, &[0x88]);
+    }
+
+    /// Answers with 200 and nothing more, which the client gets.
+    pub(crate) fn answers(&mut self, stream: u32, client: &mut Client) {
+        self.respond(stream);
+        assert!(client.answer().0.starts_with("HTTP/1.1 200 "));
     }
 
     /// Answers with 200, and a body that is to follow.

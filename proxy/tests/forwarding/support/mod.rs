@@ -10,7 +10,9 @@ mod tenures;
 mod tls;
 mod worker;
 
-pub(crate) use client::{Client, assert_field, assert_is_asked, field, write_until_blocked};
+pub(crate) use client::{
+    Client, assert_field, assert_is_asked, field, write_until_blocked, write_zeros,
+};
 pub(crate) use frames::{Frame, Frames};
 pub(crate) use http2::{Http2Client, Http2Worker, read, some};
 pub(crate) use proxy::{Event, Proxy, Settings};

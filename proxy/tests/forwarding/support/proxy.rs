@@ -102,6 +102,21 @@ impl Proxy {
         Proxy::with(worker, Settings::default())
     }
 
+    /// Before a worker that the test plays by hand.
+    pub(crate) fn by_hand() -> (Worker, Proxy) {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        (worker, proxy)
+    }
+
+    /// Before such a worker; requests for `/` depend on these tenures.
+    pub(crate) fn fenced() -> (Worker, Tenures, Proxy) {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let settings = Settings { tenures: vec![("/", tenures.clone())], ..Settings::default() };
+        let proxy = Proxy::with(worker.address(), settings);
+        (worker, tenures, proxy)
+    }
+
     pub(crate) fn with(worker: SocketAddr, settings: Settings) -> Proxy {
         Proxy::before_address(
             UpstreamAddress::Tcp(HostPort { host: worker.ip().to_string(), port: worker.port() }),

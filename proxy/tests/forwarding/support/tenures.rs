@@ -1,6 +1,5 @@
 //! The tenures of a lock, one after another, and how fresh the news of them are.
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -31,7 +30,6 @@ struct State {
     /// has ended.
     fetches_to_end: Option<usize>,
     cuts: usize,
-    fails: bool,
 }
 
 impl Tenures {
@@ -73,22 +71,13 @@ impl Tenures {
         self.0.state.lock().unwrap().fetches_to_end = Some(times);
     }
 
-    /// Lets whoever asks how they are from within a body panic.
-    pub(crate) fn fail_in_bodies(&self) {
-        self.change(|state| state.fails = true);
-    }
-
     /// How often something was cut.
     pub(crate) fn cuts(&self) -> usize {
         self.0.state.lock().unwrap().cuts
     }
 
     pub(super) fn present(&self) -> Rc<dyn TenureWatch> {
-        Rc::new(Tenure {
-            number: self.0.state.lock().unwrap().ended,
-            task: Cell::new(None),
-            of: self.clone(),
-        })
+        Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, of: self.clone() })
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -100,18 +89,12 @@ impl Tenures {
 /// One of them.
 struct Tenure {
     number: u64,
-    /// That of the request, once it waits for changes. Its body has one of its own.
-    task: Cell<Option<tokio::task::Id>>,
     of: Tenures,
 }
 
 impl TenureWatch for Tenure {
     fn state(&self) -> TenureState {
         let state = self.of.0.state.lock().unwrap();
-        if state.fails && self.task.get().is_some_and(|task| task != tokio::task::id()) {
-            drop(state);
-            panic!("on purpose");
-        }
         let now = Instant::now();
         match state.good_until {
             _ if state.ended > self.number => TenureState::Ended,
@@ -122,7 +105,6 @@ impl TenureWatch for Tenure {
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        self.task.set(self.task.get().or(Some(tokio::task::id())));
         let mut changed = Box::pin(self.of.0.changed.notified());
         changed.as_mut().enable();
         changed

@@ -8,35 +8,35 @@ use tokio::net::TcpStream;
 
 use crate::store::Tenure;
 
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
-pub(super) const PRIORITY: u8 = 2;
-pub(super) const RST_STREAM: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
-pub(super) const PING: u8 = 6;
-pub(super) const GOAWAY: u8 = 7;
-pub(super) const WINDOW_UPDATE: u8 = 8;
-pub(super) const CONTINUATION: u8 = 9;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
 
-const END_STREAM: u8 = 0x1;
-const END_HEADERS: u8 = 0x4;
+pub(crate) const END_STREAM: u8 = 0x1;
+pub(crate) const END_HEADERS: u8 = 0x4;
 
-pub(super) const NO_ERROR: u32 = 0;
-pub(super) const REFUSED_STREAM: u32 = 7;
-pub(super) const ENHANCE_YOUR_CALM: u32 = 11;
+pub(crate) const NO_ERROR: u32 = 0;
+pub(crate) const REFUSED_STREAM: u32 = 7;
+pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// A request without a body.
-pub(super) fn ask(stream: u32, method: &str, path: &str, tenure: &Tenure) -> Vec<u8> {
+pub(crate) fn ask(stream: u32, method: &str, path: &str, tenure: &Tenure) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &head(method, path, tenure))
 }
 
 /// A request whose body has not ended.
-pub(super) fn begin(stream: u32, path: &str, tenure: &Tenure) -> Vec<u8> {
+pub(crate) fn begin(stream: u32, path: &str, tenure: &Tenure) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &head("POST", path, tenure))
 }
 
@@ -55,7 +55,7 @@ fn head(method: &str, path: &str, tenure: &Tenure) -> Vec<u8> {
 
 /// A field as a literal that is not Huffman-coded; `kind` says whether it enters the table (0x40)
 /// or not (0).
-pub(super) fn literal(name: &str, value: &str, kind: u8) -> Vec<u8> {
+pub(crate) fn literal(name: &str, value: &str, kind: u8) -> Vec<u8> {
     let text = |text: &str| match text.len() {
         short @ ..127 => [&[u8::try_from(short).unwrap()], text.as_bytes()].concat(),
         // RFC 7541, section 5.1.
@@ -70,12 +70,12 @@ pub(super) fn literal(name: &str, value: &str, kind: u8) -> Vec<u8> {
     [vec![kind], text(name), text(value)].concat()
 }
 
-pub(super) fn reset(stream: u32) -> Vec<u8> {
+pub(crate) fn reset(stream: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())
 }
 
 /// One connection, read and written in turns.
-pub(super) struct Client {
+pub(crate) struct Client {
     connection: Connection,
     /// RST_STREAM frames that came for one stream while the answer to another was read.
     passed_over: VecDeque<Frame>,
@@ -84,37 +84,37 @@ pub(super) struct Client {
 
 /// A frame that came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) kind: u8,
-    pub(super) stream: u32,
-    pub(super) payload: Vec<u8>,
-    pub(super) is_last: bool,
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) is_last: bool,
 }
 
 impl Client {
     /// Connects and greets with these settings.
-    pub(super) async fn open(server: &Endpoint, settings: &[u8]) -> Client {
+    pub(crate) async fn open(server: &Endpoint, settings: &[u8]) -> Client {
         let mut connection = Connection::open(server.clone()).await.unwrap();
         connection.send(greeting(settings)).await.unwrap();
         Client { connection, passed_over: VecDeque::new(), answers_pings: true }
     }
 
     /// Answers no PING from here on.
-    pub(super) fn ignores_pings(&mut self) {
+    pub(crate) fn ignores_pings(&mut self) {
         self.answers_pings = false;
     }
 
-    pub(super) async fn send(&mut self, bytes: Vec<u8>) {
+    pub(crate) async fn send(&mut self, bytes: Vec<u8>) {
         self.connection.send(bytes).await.unwrap();
     }
 
     /// The next frame of that kind.
-    pub(super) async fn next(&mut self, kind: u8) -> Frame {
+    pub(crate) async fn next(&mut self, kind: u8) -> Frame {
         self.next_of(&[kind]).await
     }
 
     /// The next frame of one of these kinds.
-    pub(super) async fn next_of(&mut self, kinds: &[u8]) -> Frame {
+    pub(crate) async fn next_of(&mut self, kinds: &[u8]) -> Frame {
         if kinds.contains(&RST_STREAM)
             && let Some(frame) = self.passed_over.pop_front()
         {
@@ -132,7 +132,7 @@ impl Client {
     }
 
     /// Whether a stream is answered with 200, and whole.
-    pub(super) async fn is_answered(&mut self, stream: u32) -> bool {
+    pub(crate) async fn is_answered(&mut self, stream: u32) -> bool {
         let mut is_ok = false;
         while let Some(frame) = self.read().await.filter(|frame| frame.kind != GOAWAY) {
             if frame.stream != stream {
@@ -151,7 +151,7 @@ impl Client {
     }
 
     /// Reads until the server closes; returns whether a GOAWAY with that code came.
-    pub(super) async fn is_ended_with(&mut self, code: u32) -> bool {
+    pub(crate) async fn is_ended_with(&mut self, code: u32) -> bool {
         let mut codes = Vec::new();
         while let Some(frame) = self.read().await {
             if frame.kind == GOAWAY {
@@ -182,12 +182,12 @@ impl Client {
     }
 }
 
-fn greeting(settings: &[u8]) -> Vec<u8> {
+pub(crate) fn greeting(settings: &[u8]) -> Vec<u8> {
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(SETTINGS, 0, 0, settings)].concat()
 }
 
 /// The error code of a GOAWAY or an RST_STREAM: what comes last in it.
-pub(super) fn code(frame: &Frame) -> u32 {
+pub(crate) fn code(frame: &Frame) -> u32 {
     let payload = &frame.payload;
     let at = if frame.kind == GOAWAY { 4 } else { 0 };
     u32::from_be_bytes(payload[at..at + 4].try_into().unwrap())
@@ -195,7 +195,7 @@ pub(super) fn code(frame: &Frame) -> u32 {
 
 /// Sends `first`, and then `again` over and over, until the server ends the connection; reads
 /// meanwhile. Returns all that came back.
-pub(super) async fn flood(server: &Endpoint, first: Vec<u8>, again: &[u8]) -> Vec<u8> {
+pub(crate) async fn flood(server: &Endpoint, first: Vec<u8>, again: &[u8]) -> Vec<u8> {
     let Endpoint::Tcp(address) = server else { panic!("floods come over TCP") };
     let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
     let read = tokio::spawn(async move {
@@ -212,7 +212,7 @@ pub(super) async fn flood(server: &Endpoint, first: Vec<u8>, again: &[u8]) -> Ve
 }
 
 /// Whether a GOAWAY with that code is among these frames.
-pub(super) fn says_goodbye(mut bytes: &[u8], code: u32) -> bool {
+pub(crate) fn says_goodbye(mut bytes: &[u8], code: u32) -> bool {
     while let Some((head, rest)) = bytes.split_at_checked(9) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let Some((payload, rest)) = rest.split_at_checked(length) else { return false };

@@ -288,7 +288,7 @@ mod tests {
             "8081=http://proxy",
             "127.0.0.1:8081",
             "0.0.0.0:8081=http://proxy",
-            "127.0.0.1:8081=proxy:8080",
+            "127.0.0.1:8081=proxy",
             "127.0.0.1:8081=http://proxy/path",
         ] {
             assert!(StampRule::parse(wrong).is_err(), "{wrong}");

@@ -49,7 +49,7 @@ async fn exit_codes_are_those_that_a_shell_user_expects() {
     let (hold, command) = (format!("--etcd http://127.0.0.1:1 {of_lock}"), "-- true");
     for wrong in [
         format!("{of_lock} {command}"),
-        format!("--etcd 127.0.0.1:1 {of_lock} {command}"),
+        format!("--etcd 127.0.0.1 {of_lock} {command}"),
         format!("{hold} --ttl 1500ms {command}"),
         format!("--etcd http://127.0.0.1:1 --lock= --owner a {command}"),
         format!("{hold} --try --queue {command}"),

@@ -104,16 +104,17 @@ impl Topology {
     async fn obey(&mut self, order: &str) -> String {
         let services = &mut self.services;
         match order.split(' ').collect::<Vec<_>>().as_slice() {
+            ["compose", "version"] => {}
             ["compose", "pause", name] => services.pause(name).await,
             ["compose", "unpause", name] => services.signal(name, Signal::CONT),
-            ["compose", "kill", "--signal", "SIGUSR1", name] => services.signal(name, Signal::USR1),
-            ["compose", "kill", "--signal", "SIGUSR2", name] => services.signal(name, Signal::USR2),
+            ["compose", "kill", "-s", "SIGUSR1", name] => services.signal(name, Signal::USR1),
+            ["compose", "kill", "-s", "SIGUSR2", name] => services.signal(name, Signal::USR2),
             ["compose", "kill", name] | ["kill", name] => {
                 services.running.remove(*name).unwrap().kill()
             }
             ["compose", "start", name] => services.start(name, name, &[]),
             ["compose", "run", rest @ ..] => {
-                let ["--detach", "--rm", "--no-deps", "--name", name, "--env", variable, service] =
+                let ["--detach", "--rm", "--no-deps", "--name", name, "-e", variable, service] =
                     rest
                 else {
                     panic!("docker was told to {order:?}")
@@ -149,11 +150,11 @@ impl Services {
         let texts = |key: &str| {
             service[key].as_array().into_iter().flatten().map(|text| text.as_str().unwrap())
         };
-        assert_eq!(texts("volumes").collect::<Vec<_>>(), ["./deploy/demo:/demo:ro"], "{name}");
+        assert_eq!(texts("volumes").collect::<Vec<_>>(), ["files:/files:ro"], "{name}");
         let mut words = texts("entrypoint").chain(texts("command")).map(|word| match word {
             "fencepost" => BINARY.to_owned(),
             "python" => python_binary().to_str().unwrap().to_owned(),
-            word => self.here(word).replace("/demo/", DEMO),
+            word => self.here(word).replace("/files/demo/", DEMO),
         });
         let mut command = Command::new(words.next().unwrap());
         command.args(words).current_dir(workspace());
@@ -226,7 +227,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     entries.filter_map(child).collect()
 }
 
-/// Where the files are that the containers see in `/demo/`.
+/// Where the files are that the containers see in `/files/demo/`.
 const DEMO: &str = "deploy/demo/";
 
 /// A `docker` that hands its arguments to the test and prints what that answers.

@@ -43,8 +43,6 @@ impl<'r> CoverIndex<'r> {
     }
 }
 
-}
-
 /// Locks by their keys. Of those of one source that have the same keys, it finds the first.
 pub struct LockIndex<'l> {
     locks: Vec<&'l Lock>,

@@ -289,7 +289,7 @@ mod tests {
                 outcome: Outcome::WouldBeRefused(Rejection::TokenMissing),
                 ..would_be_refused("", 1, &label)
             };
-            shadow.note(&decision, 1);
+            shadow.note(&decision);
         }
         let found = report(&shadow, &label);
         let of = |index: usize| {

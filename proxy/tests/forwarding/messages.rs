@@ -1,9 +1,8 @@
 //! What becomes of a message on its way.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fencepost::upstream::Ending;
-use fencepost_fence::refusal::DISCARD_TIMEOUT;
 
 use crate::support::{Event, MOMENT, Peer, Proxy, Worker, assert_field};
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fencepost_tests::{
-    Answer, Behaviour, Endpoint, Etcd, EtcdVersion, Latch, Worker, eventually, request,
+    Answer, Behaviour, Endpoint, Etcd, EtcdVersion, Worker, eventually, request,
 };
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;

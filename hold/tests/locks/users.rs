@@ -142,8 +142,9 @@ async fn a_tenure_outlives_a_password_that_etcd_does_not_know_yet() {
             }
             // Whoever connects shows its password.
             member.kill();
+            let mut standing = tenure.standing();
             member.restart().await;
-            tenure.standing().changed().await.unwrap();
+            standing.changed().await.unwrap();
             assert!(tenure.is_held(), "etcd {version}, {known}: {:?}", *tenure.standing().borrow());
         }
         tenure.release().await.unwrap();
@@ -166,9 +167,12 @@ async fn a_tenure_outlives_logins_switched_off_and_on() {
             if command == "disable" {
                 // Whoever connects shows its password.
                 member.kill();
+            }
+            let mut standing = tenure.standing();
+            if command == "disable" {
                 member.restart().await;
             }
-            tenure.standing().changed().await.unwrap();
+            standing.changed().await.unwrap();
             assert!(
                 tenure.is_held(),
                 "etcd {version}, {command}: {:?}",

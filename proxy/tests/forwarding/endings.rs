@@ -207,7 +207,8 @@ fn a_busy_worker_is_cut_off_after_request_timeout() {
         Worker::scripted(|mut peer: Peer| {
             peer.next_request();
             peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-            while peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
+            let until = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < until && peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
                 std::thread::sleep(MOMENT / 10); // A trickle.
             }
         }),

@@ -36,13 +36,17 @@ pub struct ConfigFile {
     unsettled: Option<Content>,
 }
 
+/// What a first user needs to read, not least in a container.
+const NO_FILE: &str = ": name your file with --config (in a container, mount it there), or try `fencepost demo`, which needs none";
+
 impl ConfigFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// If it can't be read, with its name and why.
+    /// If it can't be read, with its name and why. Where there is none, with what to do.
     pub fn read(path: &Path) -> Result<ConfigFile, String> {
-        let first = read(path)?;
+        let first =
+            read(path).map_err(|error| if path.exists() { error } else { error + NO_FILE })?;
         let settled = can_be_read_again(path).map(|()| first.clone());
         let (path, reader, read_once) =
             (path.to_owned(), FileReader::default(), settled.clone().err());

@@ -67,6 +67,15 @@ async fn ready_says_whether_the_running_process_is() {
 }
 
 #[tokio::test]
+async fn a_missing_file_says_what_to_do() {
+    for command in ["serve", "check"] {
+        let Ran { stderr, .. } = fencepost(format!("{command} -c /nope.toml")).await.ended(64);
+        assert!(stderr.starts_with("/nope.toml: No such file or directory"), "{stderr}");
+        assert!(stderr.contains("--config") && stderr.contains("fencepost demo"), "{stderr}");
+    }
+}
+
+#[tokio::test]
 async fn mistyped_command_suggests_no_internal_one() {
     for (mistyped, suggested) in [("hold-watchdo", false), ("hold-star", false), ("chek", true)] {
         let Ran { stderr, .. } = fencepost(mistyped).await.ended(64);

@@ -18,7 +18,7 @@ use crate::routes::Routes;
 use crate::source::Source;
 use crate::units::Unit;
 
-/// A whole configuration. Whoever has one need not check it again.
+/// A whole configuration, which has passed all checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Where what must outlive a process is kept, an absolute path; `None`: nowhere.

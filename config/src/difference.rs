@@ -109,7 +109,7 @@ impl Difference {
         Difference(changes)
     }
 
-    /// Whether there is none.
+    /// Whether nothing has changed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

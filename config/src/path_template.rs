@@ -88,24 +88,25 @@ impl PathTemplate {
     /// Whether this route takes a path (as received, without the query).
     ///
     /// # Contract
-    /// What a worker may normalise never slips past an earlier route into a later one: a path that
-    /// this template would take after some normalisation, but does not take as it is written, or
-    /// the other way round, is [`PathMatch::BadCapture`]. In detail:
+    /// A path that a worker may normalise never slips past an earlier route into a later one. A
+    /// path is [`PathMatch::BadCapture`] if normalisation changes whether this template takes it.
+    /// In detail:
     ///
-    /// - Paths that are ambiguous as a whole (`.` and `..` in any spelling, broken escapes, NUL)
-    ///   are refused first, wherever the reason stands, behind the prefix too: `/shards/2/../3/` is
-    ///   shard 3 to some workers.
-    /// - The segments that the template spans are decoded once and compared. There, an empty
-    ///   segment (`//` is `/` to some), a segment that decodes to something with `/`, `\`, `;`,
-    ///   `%`, `?`, `#` or a control character, and a literal in other upper and lower case (as
-    ///   Unicode has it) are refused as soon as everything before them matches.
+    /// - A path that is ambiguous as a whole (`.` and `..` in any spelling, broken escapes, NUL) is
+    ///   refused first, even if the reason stands behind the prefix. `/shards/2/../3/` is shard 3
+    ///   to some workers.
+    /// - The segments that the template spans are decoded once and compared. Three kinds of them
+    ///   are refused as soon as everything before them matches. The first is an empty segment,
+    ///   because `//` is `/` to some. The second decodes to something with `/`, `\`, `;`, `%`, `?`,
+    ///   `#` or a control character. The third is a literal in other upper and lower case, as
+    ///   Unicode has it.
     /// - A captured segment decodes to `[A-Za-z0-9._~-]+`, or is refused.
     /// - Behind the prefix everything else may stand: `%2F`, `//`, `;v=1`, upper case.
     pub fn matches<'p>(&self, path: &'p str) -> PathMatch<'p> {
         if is_ambiguous(path) { PathMatch::BadCapture } else { self.matches_unambiguous(path) }
     }
 
-    /// The same, for a path that is not ambiguous as a whole.
+    /// Works like [`matches`](Self::matches), for a path that is not ambiguous as a whole.
     pub(crate) fn matches_unambiguous<'p>(&self, path: &'p str) -> PathMatch<'p> {
         let Some(rest) = path.strip_prefix('/') else {
             return PathMatch::No;
@@ -291,15 +292,15 @@ fn reads_alike(bytes: Vec<u8>, text: &str) -> bool {
     String::from_utf8(bytes).is_ok_and(|written| folded(&written) == folded(text))
 }
 
-/// The same for all texts that differ in upper and lower case only.
+/// Folds upper and lower case: texts that differ in nothing else give equal results.
 fn folded(text: &str) -> String {
     // Up and down: some letters have one capital letter with others, and some capital letters one
     // small one.
     text.to_uppercase().to_lowercase()
 }
 
-/// The first segment of a path, if everybody reads it as it is written and it is ASCII. Every
-/// literal of ASCII is [`Comparison::Different`] from it then, but those that are the same in lower
+/// The first segment of a path, if it is ASCII and every worker reads it as it is written. Every
+/// ASCII literal is then [`Comparison::Different`] from it, except those that are equal in lower
 /// case.
 pub(crate) fn plain_first_segment(path: &str) -> Option<&str> {
     let rest = path.strip_prefix('/')?;

@@ -32,21 +32,26 @@ fn hex_digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// Whether workers may disagree about which resource a path names, wherever in the path the reason
-/// stands:
+/// Whether workers may disagree about which resource a path names. The reason may stand anywhere in
+/// the path:
 ///
-/// - a `%` that begins no escape: some decoders skip it, some stop there;
-/// - an encoded NUL: some end the path there;
-/// - a byte `0xc0` or `0xc1`, which UTF-8 never has: some take `c0 ae` for a dot and `c0 af` for a
-///   slash;
-/// - a component `.` or `..`, which some remove together with the component before it. Looked for
-///   after decoding once, as HTTP has it, and twice, as a worker behind another decoding hop sees
-///   it; between `/`, and between `\`, which some take for `/`; before `;`, from where some drop
-///   the rest of a component (`..;x=1`); before `?` and `#`, where the path ends for a worker
-///   that gets it decoded; with tabs and ends of lines in it, which URL parsers of browsers and of Node.js
-///   leave out; and with blanks behind it, which Windows leaves out.
+/// - A `%` that begins no escape: some decoders skip it, some stop there.
+/// - An encoded NUL: some end the path there.
+/// - A byte `0xc0` or `0xc1`, which UTF-8 never has: some take `c0 ae` for a dot and `c0 af` for a
+///   slash.
+/// - A component `.` or `..`, which some remove together with the component before it.
 ///
-/// An encoded slash is none of these: it can name something else only where dots stand beside it.
+/// The search for such components decodes the path once, as HTTP has it, and twice, as a worker
+/// behind another decoding hop sees it. It finds a component:
+///
+/// - between `/`, and between `\`, which some take for `/`;
+/// - before `;`, from where some drop the rest of a component (`..;x=1`);
+/// - before `?` and `#`, where the path ends for a worker that gets it decoded;
+/// - with tabs and ends of lines in it, which URL parsers of browsers and of Node.js leave out;
+/// - with blanks behind it, which Windows leaves out.
+///
+/// An encoded slash alone is not ambiguous: it can name something else only where dots stand beside
+/// it.
 pub(crate) fn is_ambiguous(path: &str) -> bool {
     if !path.bytes().any(|byte| matches!(byte, b'%' | b'.' | 0)) {
         return false;

@@ -148,7 +148,7 @@ impl<'t> Table<'t> {
         self.right(key, unit.check(number?, range))
     }
 
-    /// A list of strings that `parse` understands, each with its place. The same twice is a
+    /// A list of strings that `parse` understands, each with its place. A repeated value is a
     /// problem.
     pub(crate) fn list<T: Eq>(&mut self, key: Key, parse: impl Fn(&str) -> Read<T>) -> List<T> {
         let list = self.read(key, "a list of strings", DeValue::as_array);

@@ -50,9 +50,9 @@ pub struct Route {
     pub request_timeout: Option<Duration>,
     /// The status of a refusal for a token that is not, or no longer, the holder's.
     pub stale_status: StaleStatus,
-    /// What becomes of a request while nothing can be said of its lock.
+    /// What happens to a request while its lock is unknown.
     pub on_unavailable: OnUnavailable,
-    /// What becomes of a request that waited `handoff_timeout` for those of an earlier holder.
+    /// What happens to a request that waited `handoff_timeout` for those of an earlier holder.
     pub on_handoff_timeout: OnHandoffTimeout,
     /// What a request is to the worker if the worker never gets the whole of it.
     pub partial_requests: PartialRequests,

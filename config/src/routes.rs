@@ -62,7 +62,8 @@ impl Routes {
         })
     }
 
-    /// The same in two lists, each in order.
+    /// The numbers of those routes in two lists, each in order: those of the path's first segment,
+    /// and those of any segment.
     fn lists_for(&self, path: &str) -> (&[usize], &[usize]) {
         if self.in_order.len() == 1 {
             return (&self.all, &[]); // Asking it costs less than finding that out.

@@ -38,7 +38,7 @@ upstream_timeout = "30s"                # request sent -> response head, and the
 lock = { source = "main", key = "/shards/{shard}/lock", layout = "key" }
 "#;
 
-/// The same without anything that has a default.
+/// A configuration without any key that has a default.
 const SHORTEST: &str = r#"
 [[listener]]
 address = "127.0.0.1:8080"

@@ -14,18 +14,19 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::claim::{Claim, Confirmed};
 use crate::permit::Entry;
 
-/// How many requests wait at the barrier of one lock. One more is refused as if it had waited.
+/// How many requests wait at the barrier of one lock. Further requests are refused as if they had
+/// waited.
 const WAITING_PER_LOCK_MAX: usize = 1_000;
 
 /// How many requests wait at barriers in all.
 pub const WAITING_MAX: usize = 10_000;
 
 /// How long the queue waits for a request that is not ready itself, because it lacks a connection
-/// or the store is asked. Many times what that takes in a network that works, so that the order is
-/// kept; too short to hold up those behind it.
+/// or the store is asked. In a network that works, a request is ready much sooner, so the order is
+/// kept. The limit is too short to hold up the requests behind it.
 const TURN_MAX: Duration = Duration::from_millis(100);
 
-/// How many tenures one request has recorded before it gives up.
+/// How many tenures a request has recorded before it is refused.
 const RECORDS_MAX: u32 = 8;
 
 /// A request before the gate of its lock: what differs between the proxy and the layer.

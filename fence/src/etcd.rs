@@ -46,13 +46,13 @@ pub enum InvalidFence {
     /// Files of TLS, and nothing to use them for.
     #[error("http endpoints need no files of TLS")]
     NeedlessTls,
-    /// The name of whoever logs in is none.
+    /// The name of the user is invalid.
     #[error("{0:?} is no name of a user of etcd")]
     User(String),
-    /// Endpoints with `https`, and nobody to trust there.
+    /// Endpoints with `https` lack the file of an authority.
     #[error("https endpoints need the file of an authority")]
     NoAuthority,
-    /// A file of TLS is of no use.
+    /// A file for TLS cannot be used.
     #[error("TLS to etcd")]
     Tls(#[from] TlsError),
     /// The system gives no thread for the watched cache.
@@ -115,21 +115,21 @@ impl FenceBuilder {
         self
     }
 
-    /// How many templated locks ([`Fence::locks_below`]) are kept current though no request holds
-    /// them: 100,000 unless said otherwise. One more pushes out the one that was asked for longest
-    /// ago, which is read anew when it is asked for.
+    /// Sets how many templated locks ([`Fence::locks_below`]) are kept current though no request
+    /// holds them: 100,000 by default. Beyond that, a new lock replaces the least recently used
+    /// one, which is read anew when a request asks for it.
     #[must_use]
     pub fn tracked_locks_max(mut self, max: u64) -> FenceBuilder {
         self.tracked_locks_max = max;
         self
     }
 
-    /// The fence. Its cache works on a thread of its own from now on, for as long as anybody has
-    /// the fence, a layer of it, or a request that it let in.
+    /// Builds the fence. Its cache works on a thread of its own from now on. The thread ends with
+    /// the last fence, layer and admitted request.
     ///
     /// # Errors
-    /// What is wrong with what was said, or with a file. etcd is not waited for: see
-    /// [`Fence::ready`].
+    /// [`InvalidFence`] for a setting or a file that is invalid. `build` does not wait for etcd:
+    /// see [`Fence::ready`].
     pub fn build(self) -> Result<Fence, InvalidFence> {
         let FenceBuilder { endpoints, cluster_id, ca, identity, user, tracked_locks_max } = self;
         if endpoints.is_empty() {

@@ -261,8 +261,8 @@ async fn follow_files(etcd: &Etcd, console: &Console) -> Infallible {
     }
 }
 
-/// Says when etcd does not answer, and when it does again: whoever waits may wait for the lock, or
-/// for nothing.
+/// Prints when etcd stops answering, and when it answers again, so that the user knows whether the
+/// command waits for the lock or for etcd.
 async fn say_when_silent(etcd: Etcd, key: LockKey, console: Console) -> Infallible {
     loop {
         console.print(format_args!("{}", etcd.silent_for(SILENCE_MAX).await));

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 pub(crate) use self::calls::{Change, Mine, Taking};
 use crate::error::{InvalidEtcd, StoreError};
 
-/// How long whoever ends waits for what is given back in the background.
+/// How long [`Etcd::settled`] waits for the background to give back leases.
 const SETTLED_WITHIN: Duration = Duration::from_secs(3);
 
 /// A cluster of etcd: its endpoints and how to speak with them. Cheap to clone; clones share their
@@ -36,15 +36,15 @@ impl Etcd {
     /// The cluster at these endpoints, `http://host:port` each, without TLS and users.
     ///
     /// # Errors
-    /// If there is none, one is not of that form, or one is there twice.
+    /// If the list is empty, if an endpoint is not of that form, or if it is listed twice.
     pub fn at<E: Into<String>>(
         endpoints: impl IntoIterator<Item = E>,
     ) -> Result<Etcd, InvalidEtcd> {
         Etcd::builder(endpoints).build()
     }
 
-    /// The cluster at these endpoints, `http://host:port` or `https://host:port` each, with more to
-    /// say.
+    /// Starts the settings of a cluster at these endpoints, `http://host:port` or
+    /// `https://host:port` each.
     pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> EtcdBuilder {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
         EtcdBuilder { endpoints, tls: None, user: None }
@@ -67,7 +67,8 @@ impl Etcd {
         self.client().silent_for(how_long).await
     }
 
-    /// Returns once a call has been answered since those that were not; at once if there are none.
+    /// Returns once etcd answers a call again. Returns at once unless etcd has left a call
+    /// unanswered since its last answer.
     ///
     /// # Cancel safety
     /// May be given up and called again.
@@ -75,16 +76,16 @@ impl Etcd {
         self.client().answers().await;
     }
 
-    /// Returns once whatever was given up on this cluster has been given back there, or can't be: a
-    /// lock that was waited for no longer, a tenure that was dropped. Takes 3 s at most. To be
-    /// called before the runtime ends.
+    /// Waits until locks and tenures that were dropped are given back in the cluster, or can't be:
+    /// a lock whose [`acquire`](crate::Lock::acquire) was dropped, or a [`Tenure`](crate::Tenure).
+    /// Takes 3 s at most. Call it before the runtime ends.
     pub async fn settled(&self) {
         self.0.settling.close();
         let _ = timeout(SETTLED_WITHIN, self.0.settling.wait()).await;
     }
 
-    /// Does something in the background that [`Etcd::settled`] waits for. Without a runtime it is
-    /// not done.
+    /// Runs work in the background, for which [`Etcd::settled`] waits. Without a runtime the work
+    /// is not done.
     pub(crate) fn settle(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             self.0.settling.spawn_on(work, &runtime);
@@ -122,9 +123,10 @@ impl EtcdBuilder {
     /// The cluster. Nothing is sent yet.
     ///
     /// # Errors
-    /// If there is no endpoint, one is not of the right form or there twice, if some have TLS and
-    /// some do not, or if what TLS is made of lacks an authority, cannot be used, or is there
-    /// though no endpoint has TLS.
+    /// - The list of endpoints is empty, or an endpoint is invalid or listed twice.
+    /// - Some endpoints have TLS and some do not.
+    /// - The TLS files lack an authority or cannot be used.
+    /// - There are TLS files, but no endpoint has TLS.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
         let endpoints = checked(&self.endpoints)?;
         let tls = match (is_secure(&endpoints[0]), self.tls) {

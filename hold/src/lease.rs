@@ -63,7 +63,7 @@ impl Lease {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Renews it once. Dated by the moment before it was sent.
+    /// Renews it once. The renewal is dated by the moment before it was sent.
     async fn renew(&self) -> Result<(), StoreError> {
         let sent = BootInstant::now();
         self.etcd.client().keep_alive(self.id, attempt_within(self.ttl)).await?;
@@ -71,8 +71,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Renews it as long as this is waited for; returns when it is gone. That it still stands is
-    /// for whoever uses it to find out.
+    /// Renews the lease until this future is dropped, or returns when the lease is gone. The caller
+    /// has to check whether the lease is still valid.
     pub(crate) async fn kept(&self) {
         loop {
             until_due(self.confirmed(), self.ttl).await;

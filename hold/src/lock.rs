@@ -148,7 +148,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if nobody holds it, whoever waits for it.
+    /// Takes the lock if nobody holds it, even if others wait for it.
     ///
     /// # Errors
     /// [`AcquireError::Held`] if somebody holds it, the same owner's name included; else as for

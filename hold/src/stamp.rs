@@ -112,7 +112,8 @@ impl StampLayer {
         self.with_lock_in(FENCE_LOCK)
     }
 
-    /// The same, in a header of another name, as the route's `lock_header` has it.
+    /// Adds the lock in the given header, for routes with another `lock_header`. See
+    /// [`with_lock`](Self::with_lock).
     #[must_use]
     pub fn with_lock_in(mut self, lock: HeaderName) -> StampLayer {
         self.lock = Some((lock, presented(self.key.as_str())));

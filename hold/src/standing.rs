@@ -18,7 +18,7 @@ pub enum Standing {
     Over(Over),
 }
 
-/// Why a tenure is over. Whoever meets it stops working, and acquires the lock again if need be.
+/// Why a tenure is over. The holder stops its work, and acquires the lock again if need be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
     /// No renewal was confirmed in time. The lock may still be ours in etcd, and may be another's

@@ -127,9 +127,9 @@ impl Tenure {
         )
     }
 
-    /// Gives the lock back: whoever waits for it gets it now, and not when the lease has run out.
-    /// The tenure is over at once; another holder's record is never touched. To be called only when
-    /// all work under it has ended, also if it was lost.
+    /// Gives the lock back, so that a waiting contender gets it now and not when the lease has run
+    /// out. The tenure is over at once; another holder's record is never touched. Call it only when
+    /// all work under the tenure has ended, also if the tenure was lost.
     ///
     /// # Cancel safety
     /// A future that is dropped leaves the rest to the background: the lease is revoked there, or

@@ -60,8 +60,8 @@ const REQUESTS_AT_A_TIME: usize = 16;
 /// When it fails or misses its deadline it is suspect: it is left alone for a while (10 ms to 1 s,
 /// doubling), the next one becomes the present one, and watches that hang on it end.
 ///
-/// It must be used within a tokio runtime; its background tasks run there.
-/// Clones are the same store: what one is told of its endpoints, the others know.
+/// It must be used within a tokio runtime; its background tasks run there. Clones share one store,
+/// and what it knows of its endpoints.
 #[derive(Debug, Clone)]
 pub struct EtcdStore(Arc<ArcSwap<Endpoints>>);
 
@@ -86,9 +86,9 @@ impl EtcdStore {
         true
     }
 
-    /// The same cluster at these addresses and with this access, over connections of its own:
-    /// another way to it can be tried so while this one is used. If it is not known yet which
-    /// cluster this is, that is asked there.
+    /// Makes a store of the same cluster at these addresses and with this access, over connections
+    /// of its own. So the caller can try another way to the cluster while it uses this one. If the
+    /// id of the cluster is not known yet, the new store asks these addresses for it.
     pub fn beside(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdStore {
         let cluster_id = self.cluster_id();
         EtcdStore::new(&EtcdOptions {

@@ -61,7 +61,7 @@ pub(crate) mod tests {
 
     const SILENCE_MAX: Duration = Duration::from_millis(100);
 
-    /// Listens, and has no room for another connection: whoever connects is told nothing.
+    /// Listens without room for another connection, so that connection attempts get no answer.
     pub(crate) async fn silent() -> ((TcpListener, TcpStream), SocketAddr) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
@@ -86,7 +86,7 @@ pub(crate) mod tests {
         assert_eq!(peer, expected, "{addresses:?}");
     }
 
-    /// Whoever has two addresses was out of reach while the first dropped what was sent to it.
+    /// A peer with two addresses stays reachable while the first drops what is sent to it.
     #[tokio::test]
     async fn an_address_that_says_nothing_keeps_nobody_from_the_next() {
         let (_silent, nothing) = silent().await;

@@ -264,7 +264,7 @@ pub enum StoreError {
         user.as_ref().map_or_else(|| "who we are".to_owned(), |user| format!("user {user:?}"))
     )]
     Denied {
-        /// Who is logged in; `None`: whoever the store takes us for.
+        /// The user that is logged in; `None`: the one that the store takes us for.
         user: Option<Arc<str>>,
         /// The keys.
         range: KeyRange,

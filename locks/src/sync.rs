@@ -1,7 +1,6 @@
-//! What the cache shares between threads is made of these, and names them through here:
-//! `tests/interleavings` includes the same files with a `sync` of its own, whose types run every
-//! interleaving. What is not named here, threads share nothing by that an answer depends on, or
-//! only the driver uses it.
+//! The types of which the cache's shared state is made. The cache names them through here, because
+//! `tests/interleavings` includes its files with another `sync`, whose types run every
+//! interleaving. Other shared state has no effect on an answer, or only the driver uses it.
 
 pub(crate) use std::hash::RandomState;
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};

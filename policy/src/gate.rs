@@ -1,13 +1,13 @@
 //! From admitted to forwarded: the last step before a request's first byte goes upstream.
 //!
-//! One gate per lock, a state machine: each call is one atomic step, and whoever drives it shares
-//! it between threads so. Two rules need no clock and no correct news:
+//! Each lock has one gate. A gate is a state machine whose calls are atomic steps, so its driver
+//! can share it between threads. Two rules need no clock and no correct news:
 //!
 //! - `floor-rises`: the floor is the lowest revision that may still be admitted. It never falls.
-//! - `no-overlap`: a request of a tenure enters only when no request of an earlier tenure can still
-//!   be at the worker. A request is there from [`Gate::enter`] until [`Gate::leave`]; one whose end
-//!   was not seen ([`Gate::lose`]) is an orphan and counts for as long as the operator says that
-//!   the worker can go on with it.
+//! - `no-overlap`: a request enters only when no request of an earlier tenure can still be at the
+//!   worker. A request is there from [`Gate::enter`] until [`Gate::leave`]. A request whose end the
+//!   proxy did not see ([`Gate::lose`]) is an orphan. It counts for as long as the operator says
+//!   that the worker can go on with it.
 
 mod orphans;
 mod state;
@@ -170,7 +170,8 @@ impl Gate {
     /// has ended. What was admitted below the floor is sealed by this very step
     /// ([`Gate::has_ended`]).
     ///
-    /// Called before anyone judges by that snapshot. Old news does nothing: the floor never falls.
+    /// The caller passes each snapshot to the gate before any request is judged by it. An old
+    /// snapshot changes nothing, because the floor never falls.
     pub fn learn(&mut self, snapshot: &Snapshot) {
         match &snapshot.holding {
             Holding::Held(tenure) => {
@@ -184,8 +185,8 @@ impl Gate {
         }
     }
 
-    /// Raises the floor above the tenure that we last learnt of: it has ended, whoever came after
-    /// it.
+    /// Raises the floor above the tenure that the gate last learnt of. That tenure has ended, and
+    /// its successor need not be known.
     pub fn end_present(&mut self) {
         let floor = match self.present.take() {
             Some((Layout::Key, ended)) => ended.last.get() + 1,
@@ -316,9 +317,9 @@ impl Gate {
         orphan
     }
 
-    /// Whether somebody reads what an orphan's worker says. As long as they do, no clock ends it
-    /// but theirs, by
-    /// [`Gate::end_orphan`]: a process that stood still wakes up past that time, with words unread that put it off.
+    /// Sets whether somebody reads what an orphan's worker sends. As long as somebody does, only
+    /// [`Gate::end_orphan`] ends the orphan, and no clock: a process that stood still may wake up
+    /// past that time, with unread bytes that put it off.
     pub fn set_heard(&mut self, orphan: OrphanId, is_heard: bool) {
         self.at_worker.values_mut().for_each(|there| there.orphans.set_heard(orphan, is_heard));
     }
@@ -354,8 +355,8 @@ impl Gate {
         orphans
     }
 
-    /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a
-    /// later process whose routes all enforce.
+    /// Whether no request at the worker bars a later tenure, including one of a later process whose
+    /// routes all enforce.
     pub fn is_clear(&self, now: Moment) -> bool {
         let has_come = |until: Option<Moment>| until.is_none_or(|until| until <= now);
         !self.at_worker.values().any(|there| there.bars(now))

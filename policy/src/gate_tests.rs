@@ -96,8 +96,8 @@ fn a_tenure_waits_until_its_predecessors_requests_have_left_the_worker() {
     gate.leave(third);
 }
 
-/// Whoever drives the gate wakes those that wait by that: an orphan that ends by the clock alone
-/// tells nobody.
+/// The driver of the gate wakes the waiters when `leave` returns true. An orphan that ends by the
+/// clock alone wakes nobody.
 #[test]
 fn the_last_request_that_runs_may_open_the_barrier_though_an_orphan_is_left() {
     let mut gate = Gate::default();

@@ -26,7 +26,7 @@ pub struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// What a snapshot says, `None` if there is none yet.
+    /// Wraps a snapshot and its age; `None` before the first snapshot.
     pub fn new(snapshot: Option<&'a Snapshot>, news: News) -> Known<'a> {
         Known { snapshot, news }
     }

@@ -14,7 +14,7 @@ use crate::{Holding, Layout, Owner, Revision, Snapshot, Tenure};
 /// What a write made of the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Held by that owner.
+    /// The named owner holds the lock.
     Owner(Owner),
     /// Free, though the key exists.
     Free,
@@ -88,8 +88,8 @@ impl KeyTrack {
         self.as_of
     }
 
-    /// Whether a later write shows that the tenure held here has ended, though not yet who holds
-    /// the lock since when: that may take a look at the writes in between.
+    /// Whether a later write shows that the tenure held here has ended. It may not show yet who
+    /// holds the lock since when: that may take a look at the writes in between.
     pub fn is_ended_by(&self, write: &Write) -> bool {
         let newest = self.newest.as_ref().filter(|_| self.first.is_some());
         newest.is_some_and(|newest| {
@@ -98,7 +98,7 @@ impl KeyTrack {
         })
     }
 
-    /// The same of a later deletion.
+    /// Whether a later deletion shows that the tenure held here has ended.
     pub fn is_ended_by_deletion(&self, at: Revision) -> bool {
         self.first.is_some() && at > self.as_of
     }

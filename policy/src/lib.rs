@@ -1,12 +1,12 @@
 //! Who may write: fence tokens, tenures, verdicts and the gate.
 //!
-//! Everything here is pure: what is known comes in as values, what follows from it goes out as
-//! values. There is no I/O, no clock, no lock and no async; whoever drives these rules brings them.
+//! Everything here is pure: functions take what is known as values, and return what follows from it
+//! as values. There is no I/O, no clock, no lock and no async; the caller brings them.
 //!
-//! Read in this order: a request presents a [`FenceToken`]; a lock is held by a [`Tenure`]; what we
-//! last learnt of a lock is a [`Snapshot`], built from the store's writes by [`KeyTrack`] or
-//! [`QueueTrack`]; [`judge`] holds token and snapshot together; the [`Gate`] lets an admitted
-//! request out, once.
+//! Read in this order. A request presents a [`FenceToken`]. A [`Tenure`] is one holder's time with
+//! a lock. A [`Snapshot`] is what we last learnt of a lock: [`KeyTrack`] or [`QueueTrack`] builds
+//! it from the store's writes. [`judge`] compares the token with the snapshot. The [`Gate`] lets an
+//! admitted request out, once.
 
 mod gate;
 mod judge;

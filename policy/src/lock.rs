@@ -10,8 +10,8 @@ use crate::token::percent_encoded;
 
 /// Names the lock that guards a request, e.g. `/shards/2/lock`.
 ///
-/// Up to 23 bytes are kept in place: whoever looks for one among 100,000 others need not fetch its
-/// text from elsewhere in memory.
+/// Keeps up to 23 bytes in place, so that a search among 100,000 keys need not fetch their text
+/// from elsewhere in memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockKey(SmolStr);
 

@@ -1,4 +1,4 @@
-//! An `election` or `mutex` lock over time: whoever queued first holds it.
+//! An `election` or `mutex` lock over time: the contender that queued first holds it.
 //!
 //! Contenders are keys below `lock + "/"`, each on its holder's lease. The one with the lowest
 //! create revision holds the lock, the others wait (etcd `client/v3/concurrency`, 3.4 to 3.6). Of
@@ -99,8 +99,8 @@ impl QueueTrack {
             || shown.values().any(lacks)
     }
 
-    /// Whether a later event shows that the key of whoever holds the lock here is gone, though not
-    /// yet who holds it since: others may have come or gone in between.
+    /// Whether a later event shows that the key of this lock's holder is gone. It may not show yet
+    /// who holds the lock since: others may have come or gone in between.
     pub fn is_ended_by(&self, event: &QueueEvent) -> bool {
         let first = self.contenders.values().min_by_key(|contender| contender.created);
         let holder = first.filter(|_| event.revision() > self.as_of && self.tie().is_none());

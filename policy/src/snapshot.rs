@@ -45,8 +45,8 @@ pub struct Snapshot {
     pub as_of: Revision,
     /// Who held the lock then.
     pub holding: Holding,
-    /// Who queued behind, the oldest first; whoever is named at once with others is one of them.
-    /// Always empty for [`Layout::Key`].
+    /// The contenders behind the holder, the oldest first. Contenders that are tied for the first
+    /// place are among them. Always empty for [`Layout::Key`].
     pub waiters: Arc<[Waiter]>,
 }
 

@@ -72,11 +72,11 @@ pub struct InvalidRevision;
 
 /// Who holds a lock, as the bytes of the lock record have it.
 ///
-/// Two owners are the same only if their bytes are: a tenure never runs from one to the other. What
-/// a request presents is text, so it is compared percent-encoded ([`Owner::is_presented_as`]).
+/// Two owners are the same only if their bytes are: a tenure never runs from one to the other. A
+/// request presents text, so it is compared percent-encoded ([`Owner::is_presented_as`]).
 ///
-/// Up to 22 bytes are kept in place: whoever judges by one of 100,000 locks need not fetch them
-/// from elsewhere in memory.
+/// Keeps up to 22 bytes in place, so that a judgement among 100,000 locks need not fetch them from
+/// elsewhere in memory.
 #[derive(Clone)]
 pub struct Owner(Name);
 

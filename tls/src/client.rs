@@ -85,7 +85,7 @@ impl ClientTls {
         Arc::clone(&self.0.now().entries)
     }
 
-    /// The same one, as whoever looks at files sees it.
+    /// Returns these settings as [`Followed`], for the task that checks the files for changes.
     pub fn followed(&self) -> Arc<dyn Followed> {
         Arc::clone(&self.0) as Arc<dyn Followed>
     }

@@ -1,13 +1,14 @@
 //! Certificates, keys, authorities and revocation lists as files: read, checked, and followed as
 //! they change.
 //!
-//! Made from files, [`ServerTls`] and [`ClientTls`] are shown as what rustls takes. Whoever has one
-//! looks at its files now and then ([`Followed::look`]): what can be used is in force from then on,
-//! for connections to come; what can't is said, and what was in force stays.
+//! [`ServerTls`] and [`ClientTls`] are made from files, and hand out what rustls takes. Their owner
+//! checks the files for changes now and then ([`Followed::look`]). Usable contents are in force
+//! from then on, for new connections. Unusable contents are reported, and the earlier ones stay in
+//! force.
 //!
-//! What is spoken is Mozilla's "intermediate" profile without its finite-field suites, or its
-//! "modern" one: TLS 1.2 and 1.3, or 1.3 alone; forward secrecy and authenticated encryption
-//! always.
+//! The protocol settings are Mozilla's "intermediate" profile without its finite-field suites, or
+//! its "modern" one: TLS 1.2 and 1.3, or 1.3 alone. Both always have forward secrecy and
+//! authenticated encryption.
 
 mod client;
 mod contents;

@@ -1,4 +1,4 @@
-//! What a certificate calls whoever presents it.
+//! The names in a certificate of the peer that presents it.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;

@@ -99,8 +99,8 @@ impl Trust {
     }
 }
 
-/// The lists of each authority, the newest first: whoever verifies a certificate believes the first
-/// that is for it.
+/// Groups the lists by authority and puts each authority's newest first, because a verifier uses
+/// the first list that covers a certificate.
 fn newest_first(
     lists: Vec<CertificateRevocationListDer<'static>>,
 ) -> Vec<CertificateRevocationListDer<'static>> {

@@ -1,4 +1,4 @@
-//! Files are followed as they change, whoever changes them and however.
+//! Changes of files take effect, in whatever way the files are changed.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -38,7 +38,8 @@ impl Pair {
         Pair::believing(Authority::new("test authority"), required)
     }
 
-    /// The same, of another authority's.
+    /// A server whose authority is the given one, and which requires certificates, takes them, or
+    /// asks for none.
     fn believing(authority: Authority, required: Option<bool>) -> Pair {
         let directory = Scratch::new();
         let path = |name: &str| directory.path().join(name);

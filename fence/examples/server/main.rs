@@ -1,8 +1,8 @@
-//! A server that applies writes only from whoever holds a lock in etcd:
+//! A server that applies writes only from the holder of a lock in etcd:
 //! `server http://127.0.0.1:2379 /shards/2/lock 127.0.0.1:8080`.
 //!
-//! `GET /readyz` says whether the lock has been read. Every other request needs `Fence-Owner` and
-//! `Fence-Revision`.
+//! `GET /readyz` returns whether the lock has been read. Every other request needs `Fence-Owner`
+//! and `Fence-Revision`.
 
 use std::convert::Infallible;
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! What the reasons mean to whoever is refused: the only place that gives them a status.
+//! What the reasons mean to a refused client: the only place that gives them a status.
 
 use fencepost_policy::Rejection;
 use http::StatusCode;

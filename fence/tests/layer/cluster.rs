@@ -72,7 +72,7 @@ where
     listen(layer.layer(handler)).await
 }
 
-/// The same for whatever answers requests.
+/// Serves a service over HTTP/1.1 and HTTP/2, for as long as the runtime goes on.
 pub(crate) async fn listen<S, R>(service: S) -> SocketAddr
 where
     S: Service<Request<Incoming>, Response = Response<R>, Error = Infallible>

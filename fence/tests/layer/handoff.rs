@@ -132,7 +132,8 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
     assert_eq!(log.lines(), (0..=20).map(|number| number.to_string()).collect::<Vec<_>>());
 }
 
-/// The barrier was open for whoever came before the next had begun, on a thread that was faster.
+/// The barrier stays closed to a later request until the handler of the first waiter has begun,
+/// even if the later request runs on a faster thread.
 #[tokio::test]
 async fn nobody_overtakes_a_waiter_before_its_handler_begins() {
     let scene = Scene::new();

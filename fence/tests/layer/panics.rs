@@ -98,7 +98,7 @@ async fn a_panic_of_what_a_handler_has_begun_counts_like_its_own() {
     assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
 }
 
-/// Nobody ends an orphan whose time has come: it is the last request that wakes whoever waits.
+/// No event ends an orphan whose time has come, so the last request that leaves wakes the waiters.
 #[tokio::test]
 async fn a_waiter_enters_with_the_last_request_after_a_panic() {
     let scene = Scene::new();

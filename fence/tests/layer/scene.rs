@@ -39,12 +39,12 @@ impl Scene {
         Scene { store, fence }
     }
 
-    /// Has that owner take the lock from whoever has it; returns the revision of the tenure.
+    /// Has that owner take the lock from its holder; returns the revision of the tenure.
     pub(crate) fn takes(&self, owner: &'static str) -> u64 {
         self.store.put(LOCK, owner).get()
     }
 
-    /// As [`Scene::takes`], behind a request that runs; returns when the fence knows of it.
+    /// Works like [`Scene::takes`], behind a request that runs; returns when the fence knows of it.
     pub(crate) async fn is_known_to_take(&self, owner: &'static str) -> u64 {
         let revision = self.takes(owner);
         let waited = verdict(&self.impatient_layer(), owner, revision).await;
@@ -52,7 +52,7 @@ impl Scene {
         revision
     }
 
-    /// The same of another lock.
+    /// Works like [`Scene::takes`], for another lock.
     pub(crate) fn takes_key(&self, key: &'static str, owner: &'static str) -> u64 {
         self.store.put(key, owner).get()
     }

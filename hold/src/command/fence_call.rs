@@ -43,16 +43,16 @@ pub(super) struct FenceCall {
     names: HeaderNames,
 }
 
-/// Why the proxy does not close it, and will not.
+/// Why the proxy does not fence for this tenure, and will not.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FenceCallError {
-    /// It says that this tenure is none.
+    /// The proxy refuses this tenure, and would refuse it again.
     #[error("--fence {proxy} does not fence for this lock: {refusal}{detail}")]
     Refused { proxy: String, refusal: Refusal, detail: String },
-    /// It says something else: it may be no fencepost.
+    /// The answer is not one of fencepost: something else may listen there.
     #[error("--fence {proxy} does not fence: it answered {status} to POST {PATH}")]
     Unexpected { proxy: String, status: StatusCode },
-    /// It is not the one that is meant, or does not take us for what we are.
+    /// The peer is not the proxy that is meant, or does not accept our certificate.
     #[error("--fence {proxy}: no TLS: {refusal}")]
     Tls { proxy: String, refusal: TlsRefusal },
     /// The tenure is over.

@@ -15,10 +15,10 @@ use super::proxy_address::ProxyAddress;
 use super::proxy_link::ProxyTls;
 use super::stamp::StampRule;
 
-/// How long etcd may take to answer a call before the lock is given up.
+/// How long etcd may take to answer a call before the command gives up the lock.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// The same for who does not want to wait.
+/// How long etcd may take to answer with `--try`.
 pub(super) const TRY_WITHIN: Duration = Duration::from_secs(3);
 
 /// Hold a lock, and run a command under it.

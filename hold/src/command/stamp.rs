@@ -53,8 +53,8 @@ pub struct StampRule {
 }
 
 impl StampRule {
-    /// Takes `ADDRESS=URL`, the address on loopback: whoever reaches it speaks in the holder's
-    /// name.
+    /// Takes `ADDRESS=URL`. The address must be on loopback, because every client that reaches it
+    /// sends requests in the holder's name.
     pub(super) fn parse(text: &str) -> Result<StampRule, String> {
         let (listen, to) =
             text.split_once('=').ok_or("must be \"127.0.0.1:8081=http://host:port\"")?;

@@ -336,7 +336,7 @@ impl Life {
         self.standing.borrow().is_held_at(BootInstant::now())
     }
 
-    /// Asks it to end by that moment. Of several such moments the first counts.
+    /// Asks the command to end before `kill_at`. Of several such moments the earliest counts.
     fn terminate(&mut self, kill_at: BootInstant) {
         let kill_at = match self.stage {
             Stage::Runs => kill_at,

@@ -10,11 +10,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-/// A connection that writes as long as a tenure is surely held. Below TLS, so that it also keeps
-/// back what was encrypted and not written before.
+/// A connection that writes as long as a tenure is surely held. It lies below TLS, so that it also
+/// keeps back bytes that were encrypted earlier and are not yet written.
 ///
-/// Whoever closes connections when the tenure is over may come too late: after a pause of this
-/// process, the task that has something to write may be the first to run.
+/// Closing connections when the tenure is over may come too late: after a pause of this process,
+/// the task that has something to write may be the first to run.
 #[derive(Debug)]
 pub(super) struct WhileHeld {
     stream: TcpStream,

@@ -162,7 +162,7 @@ async fn an_acquisition_that_is_given_up_while_etcd_does_not_answer_leaves_nothi
     store.is_free().await;
 }
 
-/// Whoever is to end must not wait for an etcd that may never answer.
+/// A process that ends must not wait for an etcd that may never answer.
 #[tokio::test]
 async fn what_is_given_up_is_waited_for_no_longer_than_promised() {
     let store = Store::start().await;

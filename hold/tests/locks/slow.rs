@@ -82,8 +82,8 @@ async fn a_tenure_outlives_a_slowly_renewed_login() {
     }
 }
 
-/// Whoever changes a user or a role ends such logins at once, and etcd has words of its own for
-/// that.
+/// A change of a user or a role ends such logins at once, and etcd reports that with an error of
+/// its own.
 #[tokio::test]
 async fn a_tenure_outlives_a_change_of_roles_that_ends_its_login() {
     for version in EtcdVersion::ALL {

@@ -125,7 +125,7 @@ async fn who_waits_outlasts_that_etcd_knows_another_password_already() {
     tenure.release().await.unwrap();
 }
 
-/// Whoever had to connect anew in between could not log in, and the lock was lost.
+/// A tenure survives a new connection while etcd refuses its login.
 #[tokio::test]
 async fn a_tenure_outlives_a_password_that_etcd_does_not_know_yet() {
     for version in EtcdVersion::ALL {
@@ -153,8 +153,8 @@ async fn a_tenure_outlives_a_password_that_etcd_does_not_know_yet() {
     }
 }
 
-/// Its login was refused from then on, and the lock was lost though etcd would have had it renewed
-/// by anybody.
+/// While logins are switched off, etcd refuses them but lets anybody renew a lease, so the refusal
+/// must not end the tenure.
 #[tokio::test]
 async fn a_tenure_outlives_logins_switched_off_and_on() {
     for version in EtcdVersion::ALL {

@@ -18,7 +18,7 @@ pub(crate) struct Published {
     pub(crate) snapshot: Option<Snapshot>,
     /// When the newest quorum read was sent that is part of this.
     pub(crate) dated: Option<Instant>,
-    /// Whether the store has a record of the lock, be it that of a free one.
+    /// Whether the store has a record of the lock; a free lock may have one too.
     pub(crate) exists: bool,
     pub(crate) problem: Option<Problem>,
     /// The newest watch of this lock that was up when a read was sent that is part of this.

@@ -190,7 +190,7 @@ impl Common {
         Duration::from_nanos(self.period_nanos.load(Ordering::Relaxed))
     }
 
-    /// Completes when a period has passed since then, be it shortened meanwhile.
+    /// Completes when a period has passed since then, even if the period changes meanwhile.
     pub(crate) async fn period_after(&self, since: Instant) {
         loop {
             let mut changed = pin!(self.period_changed.notified());

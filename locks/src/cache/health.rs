@@ -25,10 +25,10 @@ pub(crate) struct Health {
     /// The last failure, and whether it was the last thing that happened.
     pub(crate) last_error: Option<Arc<StoreError>>,
     pub(crate) last_failed: bool,
-    /// Whether the store has failed since it last answered. That some keys may not be read is not
-    /// counted.
+    /// Whether the store has failed since it last answered. A denial of some keys does not count.
     pub(crate) failing: bool,
-    /// The same for being refused, which is something else than not to be answered.
+    /// Whether the store has refused a call since it last answered. A refusal differs from a
+    /// missing answer, and is logged for itself.
     pub(crate) refused: bool,
     /// Keys of which it has been logged that we may not read them, as long as we may not.
     pub(crate) denied: Vec<KeyRange>,

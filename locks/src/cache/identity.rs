@@ -18,7 +18,7 @@ use crate::store::Answerer;
 /// be replaced.
 const MEMBERS_MAX: usize = 64;
 
-/// What a store has told of itself beside its revisions.
+/// The identity that a store has reported, beside its revisions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreIdentity {
     /// The id of its cluster. `None` where it tells none.
@@ -27,7 +27,7 @@ pub struct StoreIdentity {
     pub terms: BTreeMap<u64, u64>,
 }
 
-/// The same, as it is held against what is told.
+/// A [`StoreIdentity`] that dates each term, to compare new reports with.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Identity {
     cluster: Option<u64>,

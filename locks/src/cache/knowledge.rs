@@ -259,8 +259,7 @@ impl Track {
         }
     }
 
-    /// The same after events that follow it; `None` if something before them is missing all the
-    /// same.
+    /// Applies later events to this track. Returns `None` if an event before them is missing.
     fn after(&self, lock: &LockSpec, events: &[Event]) -> Option<Track> {
         match self {
             Track::Key(track) => key_events(lock, track, events).map(Track::Key),

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Who waits at the barrier of a lock, in the order in which they came, whatever their threads.
+/// The requests that wait at the barrier of a lock, in the order in which they came, whatever their
+/// threads.
 ///
-/// It says whose turn it is and nothing of the barrier, which each of them looks at by itself
-/// ([`TrackedLock::gate_changed`](crate::TrackedLock::gate_changed)). Whoever comes while nobody is
-/// in line who was held up there need not queue. So a barrier that has opened is done with its
-/// queue after as many turns as were waiting, however fast others come; who came meanwhile keeps
-/// its place behind them.
+/// The queue tracks whose turn it is. It does not track the barrier: each waiter checks that by
+/// itself ([`TrackedLock::gate_changed`](crate::TrackedLock::gate_changed)). A request need not
+/// queue while nobody in line was held up by the barrier. So a barrier that has opened is done with
+/// its queue after as many turns as were waiting, however fast others come. A request that came
+/// meanwhile keeps its place behind them.
 #[derive(Debug, Default)]
 pub struct Queue {
     /// Made for the first who joins: most locks never have anybody wait.
@@ -21,7 +22,8 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct Line {
-    /// How many are in line that the barrier has held up. Who finds none of them needs no mutex.
+    /// How many requests in line the barrier has held up. While that is zero, a request needs no
+    /// mutex.
     held_up_in_line: AtomicUsize,
     places: Mutex<Places>,
 }
@@ -48,7 +50,7 @@ pub struct Queued {
 pub struct Aside<'q>(&'q Queued);
 
 impl Queue {
-    /// Whether whoever comes now overtakes nobody that the barrier has held up.
+    /// Whether a request that comes now overtakes nobody that the barrier has held up.
     pub fn is_clear(&self) -> bool {
         self.line.get().is_none_or(|line| line.held_up_in_line.load(Ordering::Acquire) == 0)
     }
@@ -77,8 +79,8 @@ impl Places {
 }
 
 impl Queued {
-    /// Notes that the barrier holds it up: whoever comes from now on queues behind it. False if it
-    /// holds up `held_up_max` already.
+    /// Notes that the barrier holds it up, so that later requests queue behind it. Returns false if
+    /// the barrier holds up `held_up_max` requests already.
     pub fn hold_up(&mut self, held_up_max: usize) -> bool {
         if self.is_held_up {
             return true;
@@ -131,7 +133,7 @@ impl Queued {
         }
     }
 
-    /// Returns whom to wake: whoever has its turn by that.
+    /// Leaves the line. Returns the waker of the request whose turn it is now, if that has changed.
     fn leave_line(&self, places: &mut Places) -> Option<Waker> {
         let was_first = places.is_first(self.arrival);
         if places.line.remove(&self.arrival).is_some() && self.is_held_up {

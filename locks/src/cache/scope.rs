@@ -96,7 +96,7 @@ impl Scope {
             .map(|through| Revision::new(through.get() + 1).unwrap_or(Revision::MAX))
     }
 
-    /// Notes a quorum read at that revision. Returns whether the watch can begin by that.
+    /// Notes a quorum read at that revision. Returns whether this read lets the watch begin.
     pub(crate) fn note_read(&self, sent: &Sent, revision: Revision) -> bool {
         let mut progress = self.progress();
         progress.was_watched |= sent.watch_since(progress.watched_since).is_some();

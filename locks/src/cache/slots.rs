@@ -1,8 +1,8 @@
 //! The two slots of a lock's confirming reads: one runs, one is next (`shared-confirm`).
 //!
-//! A request may use only a read that was sent after it arrived. So whoever asks while a read runs
-//! is served by the next one, together with all others that ask meanwhile; however many ask, two
-//! reads serve them.
+//! A request may use only a read that was sent after it arrived. So a request that comes while a
+//! read runs is served by the next one, together with all others that come meanwhile. However many
+//! requests come, two reads serve them.
 
 use std::sync::{Arc, PoisonError};
 
@@ -66,14 +66,14 @@ impl Slots {
         self.state().ask()
     }
 
-    /// Asks for a read, be it one that runs already.
+    /// Asks for a read. A read that runs already counts.
     pub(crate) fn join(&self) -> (Ticket, bool) {
         let mut state = self.state();
         if state.begun > state.done { (Ticket(state.begun), false) } else { state.ask() }
     }
 
-    /// Begins the next read, if one is wanted; otherwise the task is done. Whoever asks from here
-    /// on is not served by it.
+    /// Begins the next read, if one is wanted; otherwise the task is done. Requests that ask from
+    /// here on are not served by this read.
     pub(crate) fn begin(&self) -> bool {
         let mut state = self.state();
         let begins = std::mem::take(&mut state.wanted);

@@ -82,8 +82,8 @@ impl LockSource {
         Ok(source)
     }
 
-    /// The same source, to be driven by the caller: it works while the driver is polled, within any
-    /// tokio runtime.
+    /// Makes a source and its driver. The source works while the caller polls the driver, within
+    /// any tokio runtime.
     pub fn build<S: LockStore>(
         name: &str,
         options: SourceOptions,
@@ -109,8 +109,8 @@ impl LockSource {
         StorePast::of(&self.common().trust)
     }
 
-    /// Tracks a lock whose key is known beforehand, until [`LockSource::keep`] leaves it out. The
-    /// same key is always the same lock, with one gate, for as long as anybody holds it.
+    /// Tracks a lock whose key is known beforehand, until [`LockSource::keep`] leaves it out. Equal
+    /// keys give one lock, with one gate, for as long as anybody holds it.
     ///
     /// # Errors
     /// [`FormatConflict`] if the lock is tracked already, but its record is read in another way.
@@ -145,8 +145,8 @@ impl LockSource {
         shared.kept.drop_unnamed();
     }
 
-    /// The locks of a template, whose keys come with the requests. The same template always has the
-    /// same locks.
+    /// The locks of a template, whose keys come with the requests. Equal templates give the same
+    /// locks.
     pub fn template(&self, spec: &TemplateSpec) -> TemplatedLocks {
         let shared = &self.0.shared;
         let mut scopes = lock_list(&shared.scopes);

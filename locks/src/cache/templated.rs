@@ -16,7 +16,7 @@ use super::tracked::TrackedLock;
 /// Why a lock could not be loaded.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LoadError {
-    /// The key is none.
+    /// The key is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidLockKey),
     /// The key does not begin as the template does.
@@ -76,9 +76,9 @@ impl TemplatedLocks {
         Some(lock)
     }
 
-    /// The lock of that key, read or not, for as long as this is held: what goes to the worker
-    /// unjudged may have to be judged by it. `None` if the key is none of the template's, or too
-    /// many locks wait to be read.
+    /// The lock of that key, read or not, for as long as the result is held. A request that goes to
+    /// the worker unjudged may later have to be judged by this lock. Returns `None` if the key does
+    /// not belong to the template, or if too many locks wait to be read.
     pub fn hold(&self, key: &str) -> Option<Arc<TrackedLock>> {
         if !key.starts_with(&self.spec.prefix) || self.unread() > UNREAD_MAX {
             return None;
@@ -120,8 +120,8 @@ impl TemplatedLocks {
         common.registry.find_or_make(LockSpec { key, format: self.spec.format.clone() }, make)
     }
 
-    /// About how many locks wait to be read for the first time. While the store does not answer
-    /// nothing takes them away, whoever asked for them has left long ago.
+    /// About how many locks wait to be read for the first time. While the store does not answer,
+    /// they stay, even if the requests for them have left long ago.
     fn unread(&self) -> usize {
         let shared = &self.shared;
         shared

@@ -115,7 +115,7 @@ mod tests {
         })
     }
 
-    /// What is told of these, one after the other: who ended and who began.
+    /// The tenures reported for this sequence, one after the other: which ended and which began.
     fn told(
         known: impl IntoIterator<Item = Option<Tenure>>,
     ) -> Vec<(Option<Tenure>, Option<Tenure>, bool)> {

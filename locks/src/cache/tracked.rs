@@ -48,7 +48,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Has the gate learn what is known, be it on the way to what is known in the end.
+    /// Has the gate learn a snapshot, which may be an intermediate one.
     fn teach(&mut self, spec: &LockSpec, common: &Common, snapshot: &Snapshot) {
         self.gate.learn(snapshot);
         self.told.tell(spec, snapshot, &common.tenures);
@@ -109,12 +109,11 @@ impl TrackedLock {
         CacheView::new(glance, self.published())
     }
 
-    /// Waits until something is known that was read after `arrived`, by asking the store if need
-    /// be.
+    /// Waits for news that was read after `arrived`, and asks the store if need be.
     ///
-    /// Reads are shared: one runs, one is next, whoever asks is served by the first that is sent
-    /// after it asked. A request that was confirmed and then waited for longer than `max_age` asks
-    /// again, with the present as `arrived`.
+    /// Reads are shared: one runs and one is next. Each request is served by the first read that is
+    /// sent after the request asked. A request that was confirmed and then waited for longer than
+    /// `max_age` asks again, with the present as `arrived`.
     ///
     /// # Cancel safety
     /// Dropping the future at any point costs at most a read that nobody waits for.
@@ -367,7 +366,8 @@ impl TrackedLock {
         self.published.load()
     }
 
-    /// What a panic left behind will do for whoever leaves; nobody enters by it.
+    /// Ignores the poison of a panic: requests can still leave with what it left behind, but none
+    /// enters.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -156,7 +156,7 @@ impl StorePast {
         self.0.max_seen()
     }
 
-    /// What it has told of itself.
+    /// The identity that the store has reported.
     pub fn store(&self) -> StoreIdentity {
         self.0.identity()
     }
@@ -184,14 +184,14 @@ impl Trust {
         Trust::from(State::new(highest_seen.map_or(0, Revision::get)))
     }
 
-    /// The same where an earlier process knew which store it saw.
+    /// Sets the store identity that an earlier process has seen.
     pub(crate) fn in_store(self, seen: StoreIdentity) -> Trust {
         self.state().identity = Identity::new(seen);
         self
     }
 
-    /// The same where an earlier process has found that the store went back, having seen it up to
-    /// there, and nobody has accepted that.
+    /// Distrusts the store up to a revision. An earlier process had seen the store up to there and
+    /// found that it went back, and nobody has accepted that.
     pub(crate) fn distrusting(self, through: Option<Revision>) -> Trust {
         if let Some(through) = through {
             self.saw(through);

@@ -207,8 +207,8 @@ impl<S: LockStore> Work<S> {
         }
     }
 
-    /// Says what was found before this source was started, be it by an earlier process, and nobody
-    /// has accepted.
+    /// Logs a regression that this process or an earlier one found before this source was started,
+    /// and that nobody has accepted.
     pub(crate) fn tell_inherited_distrust(&self) {
         let Some(through) = self.common().trust.distrusted_through() else { return };
         tracing::warn!(

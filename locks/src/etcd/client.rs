@@ -56,7 +56,7 @@ pub enum EtcdError {
         user.as_ref().map_or_else(|| "who we are".to_owned(), |user| format!("user {user:?}"))
     )]
     Denied {
-        /// Who is logged in; `None`: whoever etcd takes us for.
+        /// The user that is logged in; `None`: the one that etcd takes us for.
         user: Option<String>,
         /// The keys, as arguments of etcdctl.
         keys: String,
@@ -168,7 +168,7 @@ impl EtcdClient {
         Ok(Duration::from_secs(granted.await?.unsigned_abs()))
     }
 
-    /// Renews a lease once. Fails with [`EtcdError::NoLease`] if there is none.
+    /// Renews a lease once. Fails with [`EtcdError::NoLease`] if the lease does not exist.
     pub async fn keep_alive(&self, lease: i64, within: Within) -> Result<(), EtcdError> {
         self.call(None, within, |mut client| async move {
             // One message each way. The stream ends here, so no renewal waits behind a lost one.
@@ -290,7 +290,8 @@ impl EtcdClient {
         }
     }
 
-    /// Returns once a call has been answered since those that were not; at once if there are none.
+    /// Returns once etcd answers a call again. Returns at once unless etcd has left a call
+    /// unanswered since its last answer.
     ///
     /// # Cancel safety
     /// May be given up and called again.

@@ -1,9 +1,9 @@
-//! Which cluster is meant, where none is configured: the endpoints are asked before any of them is
-//! believed.
+//! Finds out which cluster is meant, where none is configured. It asks the endpoints before it
+//! believes any of them.
 //!
-//! It is the cluster of all endpoints that answer, if at least half of them do. Whoever is quickest
-//! decides nothing so, and one wrong endpoint is not believed because the others are slow, or not
-//! up yet. Once it is known it stays.
+//! The cluster is that of all endpoints that answer, if at least half of them do. So the quickest
+//! endpoint does not decide alone, and slow endpoints do not make a wrong one believed. Once the
+//! cluster is known it stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl Endpoints {
         Err(silent)
     }
 
-    /// Asks all endpoints which cluster they are of; joins whoever is asking them.
+    /// Asks all endpoints which cluster they belong to, or joins a check that runs already.
     fn cluster_check(self: &Arc<Self>) -> ClusterCheck {
         self.latest_roll_call(|| {
             let endpoints = Arc::clone(self);
@@ -97,8 +97,8 @@ impl Endpoints {
     }
 }
 
-/// The cluster that an endpoint tells. Where it takes no transaction, be it of nothing (3.5.1 does
-/// not while its space is exceeded), its status says so as well.
+/// The cluster that an endpoint reports. An endpoint may refuse even an empty transaction, as 3.5.1
+/// does while its space is exceeded. Then its status reports the cluster.
 async fn cluster_of(client: Client) -> Result<u64, Failure> {
     match Query::of_nothing().send(client.clone()).await {
         Ok(answer) => Ok(answer.by.cluster),

@@ -15,8 +15,8 @@ use tower::service_fn;
 use super::access::EtcdTls;
 use crate::first_to_connect::first_to_connect;
 
-/// How long a connection may take to come up. Whoever needs it waits no longer than for an answer,
-/// and it goes on: by TLS 1.2 it takes three round trips.
+/// How long a connection may take to come up. A call that needs it waits no longer than for an
+/// answer, while the connection goes on: with TLS 1.2 it takes three round trips.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long one address of a name may say nothing until the next is tried as well: the least that

@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::login::log_in;
 use crate::store::StoreError;
 
-/// How often a call is made whose login etcd does not take: whoever changes roles makes it forget
+/// How often a call is tried whose login etcd does not accept: a change of roles makes etcd forget
 /// logins.
 const TRIES_MAX: u32 = 3;
 
@@ -133,13 +133,13 @@ impl Connections {
         Arc::clone(present.get_or_insert_with(|| Arc::new(self.connect(None))))
     }
 
-    /// Whether that one is used by whoever makes a call now.
+    /// Whether new calls use that connection.
     pub(super) fn has(&self, connection: &Arc<Connection>) -> bool {
         self.present().as_ref().is_some_and(|present| Arc::ptr_eq(present, connection))
     }
 
-    /// Has whoever makes a call now wait for another login on this connection. Of many who find that
-    /// the last one is over, the first has it made.
+    /// Has new calls wait for another login on this connection. If many calls find that the last
+    /// login is over, the first of them starts the new one.
     fn log_in_again(&self, connection: &Arc<Connection>) {
         let mut present = self.present();
         if present.as_ref().is_some_and(|present| Arc::ptr_eq(present, connection)) {

@@ -56,8 +56,8 @@ impl Endpoints {
         Endpoints { any_cluster: true, ..Endpoints::new(&options) }
     }
 
-    /// The same cluster at other addresses or with another access, with what is known of it: its
-    /// id, and the endpoints that stay.
+    /// Makes endpoints of the same cluster at other addresses or with another access. They keep the
+    /// cluster's id, and the endpoints that stay.
     pub(super) fn moved_to(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> Endpoints {
         let kept = |address: &String| {
             self.list.iter().find(|endpoint| endpoint.is(address, access)).map(Arc::clone)
@@ -103,7 +103,7 @@ impl Endpoints {
                 .eq(addresses.iter().map(String::as_str))
     }
 
-    /// Gives up the connections of those that are none of these.
+    /// Gives up the connections of the endpoints that are not in `stay`.
     pub(super) fn leave_all_but(&self, stay: &Endpoints) {
         let stays =
             |endpoint: &Arc<Endpoint>| stay.list.iter().any(|other| Arc::ptr_eq(endpoint, other));
@@ -113,7 +113,7 @@ impl Endpoints {
             .for_each(|endpoint| endpoint.suspect());
     }
 
-    /// What is said of keys that may not be read.
+    /// The error for keys that may not be read.
     pub(super) fn denied(&self, range: KeyRange) -> StoreError {
         StoreError::Denied { user: self.user_name().map(Into::into), range }
     }

@@ -29,7 +29,7 @@ pub(super) enum Failure {
     },
     /// It wants a login, or a newer one.
     LoggedOut,
-    /// Whoever is logged in may not do that.
+    /// The user that is logged in may not do that.
     Denied,
     /// It has no such lease.
     NoLease,

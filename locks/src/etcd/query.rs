@@ -127,8 +127,8 @@ fn range_answer(mut response: GetResponse) -> Result<RangeAnswer, Failure> {
     Ok(RangeAnswer { keys, count })
 }
 
-/// Where a range ends, as etcd has it: the first key beyond, `\0` if there is none; nothing for a
-/// single key.
+/// Where a range ends, as etcd has it: the first key beyond the range, `\0` for a range without
+/// end, nothing for a single key.
 pub(super) fn end(range: &KeyRange) -> Option<Vec<u8>> {
     let KeyRange::Prefix(prefix) = range else { return None };
     // Bytes that can't be raised fall away: what begins with `a\xff` ends before `b`.

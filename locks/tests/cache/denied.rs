@@ -1,4 +1,4 @@
-//! What the store does not show any more to whoever asks in our name, and what it still shows.
+//! What the store no longer shows to our user, and what it still shows.
 
 use std::sync::{Arc, Mutex};
 
@@ -183,7 +183,7 @@ async fn is_kept_fresh(denying: &Denying, other: &TrackedLock, held: Revision) {
     assert_eq!(glance(other, "x", held), "no-owner", "it is watched");
 }
 
-/// As many were noted as are logged. One more than that kept all others from being watched.
+/// More denied locks than the log names do not keep others from being watched.
 #[tokio::test(start_paused = true)]
 async fn many_denied_static_locks_keep_no_other_from_being_fresh() {
     play(async |denying, source| {

@@ -69,8 +69,8 @@ fn holder(layout: Layout, lock: &str) -> (String, String) {
     (key, owner)
 }
 
-/// How often the holder is let in, of many attempts for longer than what is known is good, after
-/// the watch has told of the end.
+/// How often the holder is let in after the watch has reported the end. The attempts go on for
+/// longer than the news is good.
 async fn times_let_in(
     dumb: &Dumb,
     lock: &TrackedLock,

@@ -312,8 +312,8 @@ async fn next(
     learnt
 }
 
-/// Whoever held a lock that had since been another's was admitted again where the source had been
-/// without users meanwhile, and the store had gone back.
+/// A source that has no users for a while still knows that its store went back. An earlier holder
+/// of a lock that has since been another's is not admitted again.
 #[tokio::test(start_paused = true)]
 async fn what_a_source_learns_of_its_store_outlives_it() {
     let store = MemoryStore::new();

@@ -199,8 +199,7 @@ async fn flood_of_made_up_keys_is_bounded_and_pushes_out_no_lock() {
     .await;
 }
 
-/// Its bucket was empty, and whoever came with a lock that was not known was refused at once, true
-/// holders too: for 22 s after a restart.
+/// A flood of unknown locks does not have the true holders refused, right after a restart too.
 #[tokio::test(start_paused = true)]
 async fn true_holder_gets_in_beside_a_flood_of_made_up_keys() {
     play(options(), async |store, source| {

@@ -26,7 +26,7 @@ pub(crate) async fn play(
     play_with(MemoryStore::new(), options, test).await;
 }
 
-/// The same, over a store that the test has made.
+/// Runs a test beside the driver of a source, over a store that the test has made.
 pub(crate) async fn play_with<S: LockStore + Clone>(
     store: S,
     options: SourceOptions,

@@ -499,7 +499,7 @@ async fn a_dropped_watch_ends_in_etcd(version: EtcdVersion) {
     eventually("etcd has ended the stream", async || (streams().await == 0).then_some(())).await;
 }
 
-/// "news of a watch that nobody asked for" was all that was said of it.
+/// The error names etcd's gRPC proxy, instead of only "news of a watch that nobody asked for".
 async fn grpc_proxy_is_named_and_a_member_is_watched_instead(version: EtcdVersion) {
     let (etcd, port, scratch) = (Etcd::start(version).await, FreePort::reserve(), Scratch::new());
     let mut command = Command::new(version.binary());

@@ -1,4 +1,4 @@
-//! Whoever asks for a read gets one that was sent after it asked, and no two tasks read.
+//! A request for a read gets one that was sent after the request, and no two tasks read.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! A gate and what is published of its lock change in one step, and whoever waits at it is woken.
+//! A gate and what is published of its lock change in one step, and requests that wait there are
+//! woken.
 
 use std::sync::Arc;
 

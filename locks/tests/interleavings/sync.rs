@@ -12,5 +12,5 @@ pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock};
 pub(crate) use self::arc_swap::{ArcSwap, Guard};
 pub(crate) use self::notify::Notify;
 
-/// The same in each run, since loom goes on from what the threads met in the one before.
+/// Hashes alike in each run, because loom goes on from what the threads met in the run before.
 pub(crate) type RandomState = BuildHasherDefault<DefaultHasher>;

@@ -160,8 +160,8 @@ fn watched(world: &World, claim: &Claim) {
     world.count(if watches.up_since().is_some() { "cached" } else { "cached while reads fail" });
 }
 
-/// `final-refusal`: whoever held the lock before it sent its request, and still does, is never told
-/// that it does not.
+/// `final-refusal`: a client that held the lock before it sent its request, and still does, is
+/// never refused as if it did not.
 pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: Rejection) {
     let says_stale = match reason {
         Rejection::NotOwner
@@ -196,8 +196,8 @@ pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: 
     );
 }
 
-/// Whoever waits at the gate is told when it opens: when its time is up, the gate is shut still, or
-/// opens at this instant.
+/// A request that waits at the gate is woken when it opens. When the request's time is up, the gate
+/// is still shut, or opens at this instant.
 pub(crate) fn waited(world: &World, lock: usize, entry: &Result<Revision, EnterError>) {
     let is_open = match entry {
         Ok(_) | Err(EnterError::Record(_)) => true,

@@ -52,7 +52,7 @@ impl Handoff {
         lock.enter(token, &claim.timing())
     }
 
-    /// The same, but nothing is counted in.
+    /// Checks like [`enter`](Self::enter), without counting the request.
     pub(crate) fn may_enter(&self, claim: &Claim) -> Result<Revision, EnterError> {
         let tenure = claim.lock.may_enter(&claim.token, &claim.timing())?;
         if self.is_behind(&claim.lock) { Err(EnterError::Wait) } else { Ok(tenure) }

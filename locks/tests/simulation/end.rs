@@ -1,4 +1,4 @@
-//! The end of a run: nothing fails any more, so whoever holds a lock gets in.
+//! The end of a run: nothing fails any more, so every holder of a lock gets in.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::world::World;
 /// longest pause between two attempts.
 const SETTLED_AFTER: Duration = Duration::from_millis(1_000);
 
-/// How long a holder's request takes then, be it the first of its tenure, with its predecessor's at
-/// the worker.
+/// How long a holder's request takes then at most, even if it is the first of its tenure and one of
+/// the predecessor is still at the worker.
 const ADMITTED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Waits until all is answered, ends all faults, and has holders come and go.

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 pub(crate) enum Class {
     /// The source's driver.
     Driver,
-    /// Whoever accepts a regression.
+    /// The operator, who accepts a regression.
     Operator,
     /// Requests at the worker.
     Worker,

@@ -1,4 +1,4 @@
-//! What the gates ought to count, noted beside them by whoever drives them.
+//! What the gates ought to count. The tasks that drive the gates note it beside them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -28,9 +28,9 @@ fn tenure_shown_farther_back_than_recorded_gets_in() {
     });
 }
 
-/// An operator accepted what nobody had noticed yet, the restored store being away. Nothing was
-/// changed by that, and yet what an earlier process had let in was forgotten: once the store had
-/// grown beyond all that had been seen, an earlier tenure got in after a later one.
+/// An operator accepts a regression that nobody can notice yet, because the restored store is away.
+/// That changes nothing. The gate keeps what an earlier process has let in, so that no earlier
+/// tenure gets in after a later one.
 #[test]
 fn what_nobody_has_noticed_cannot_be_accepted() {
     let plan = Plan { remembers: true, ..Plan::of(0) };

@@ -35,7 +35,7 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     /// Whose routes only watch.
     pub(crate) shadows: RefCell<Vec<bool>>,
-    /// The tokens that clients have been told of, and in which of the store's histories.
+    /// The tokens that clients have learnt, and in which of the store's histories.
     pub(crate) told: RefCell<Vec<(u64, Token)>>,
     /// How often the store went back.
     pub(crate) histories: Cell<u64>,

@@ -9,10 +9,10 @@ use super::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrphanId(pub(super) u64);
 
-/// The orphans of one tenure. What is asked of them or changed takes few steps, however many there
-/// are: a worker that breaks its connections makes thousands.
+/// The orphans of one tenure. Queries and changes take few steps, however many orphans there are: a
+/// worker that breaks its connections makes thousands.
 ///
-/// `None` if there are none: there may be a million gates, most of which never have any.
+/// `None` for a tenure without orphans: there may be a million gates, most of which never have any.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Orphans(Option<Box<Kept>>);
 
@@ -48,14 +48,14 @@ impl Orphans {
         self.0.as_ref().is_some_and(|kept| kept.by_id.contains_key(&id))
     }
 
-    /// One more, which nobody hears.
+    /// Adds an orphan that is not heard ([`Gate::set_heard`](super::Gate::set_heard)).
     pub(super) fn add(&mut self, id: OrphanId, until: Moment) {
         let kept = self.0.get_or_insert_default();
         kept.by_id.insert(id, Orphan { until, is_heard: false });
         kept.ends.insert((until, id));
     }
 
-    /// One less. Says whether it was there.
+    /// Removes an orphan. Returns whether it was there.
     pub(super) fn remove(&mut self, id: OrphanId) -> bool {
         let Some(kept) = &mut self.0 else { return false };
         let Some(Orphan { until, is_heard }) = kept.by_id.remove(&id) else { return false };

@@ -1,5 +1,5 @@
-//! The proxy: whoever drives the gate. Every call of the state machine under test is made here, the
-//! wrong ones too.
+//! The proxy, which drives the gate. It makes every call of the state machine under test, the wrong
+//! ones too.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +31,8 @@ pub(crate) enum Mutant {
     NoFloor,
     /// The permit is given back when the first byte has gone out.
     NoDrain,
-    /// The verdict at arrival is what counts: when the connection is ready, whoever holds the lock
-    /// by then is let in, and the request goes out on that permit.
+    /// The verdict at arrival counts. When the connection is ready, the gate lets in the present
+    /// holder instead, and the request goes out on that permit.
     NoRecheck,
     /// The permit is given back when the client leaves.
     PermitLeavesWithClient,
@@ -258,7 +258,7 @@ impl Proxy {
         }
     }
 
-    /// The same, but the proxy can't know: it will record it again.
+    /// Records a tenure without the proxy's knowledge, so that the proxy records it again.
     pub(crate) fn recorded_untold(
         &mut self,
         state_dir: &mut StateDir,

@@ -145,9 +145,9 @@ impl History {
 pub(crate) enum Message {
     /// The watch tells of the write at that revision.
     Event(Revision),
-    /// A read tells of the key as of that revision.
+    /// A read shows the key as of that revision.
     Read(Revision),
-    /// The same, where the history before it is compacted away.
+    /// A read shows the key as of that revision, and the history before it is compacted away.
     ReadAfterCompaction(Revision),
 }
 

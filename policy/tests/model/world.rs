@@ -145,9 +145,9 @@ struct Wrong {
 /// What may happen. Requests are named by their place in `State::requests`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// In the store; `None` releases the lock.
+    /// Writes an owner to the store; `None` releases the lock.
     Write(Option<Name>),
-    /// The same, and the proxy reads it at once.
+    /// Writes to the store, and the proxy reads the write at once.
     WriteAndRead(Option<Name>),
     /// News reaches the proxy: of any revision, any number of times, in any order.
     Hear(Message),
@@ -321,8 +321,9 @@ impl World {
         Some(())
     }
 
-    /// Whoever is let in holds, or has held, the lock under the revision it presents, and by what
-    /// the proxy knows it still does.
+    /// Checks that the token of an admitted request names a tenure that the store has granted and
+    /// that the proxy knows to hold the lock. The revision of the admission lies between the start
+    /// of that tenure and the token's revision.
     fn check_admission(&self, state: &mut State, index: usize, under: Option<Revision>) {
         let Request { token, .. } = &state.requests[index];
         let named = state.history.tenure_of(*token);

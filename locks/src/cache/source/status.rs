@@ -24,7 +24,7 @@ pub struct SourceStatus {
     pub age: Option<Duration>,
     /// The highest revision seen of the store, in this process or before.
     pub revision: Option<Revision>,
-    /// What that store has told of itself.
+    /// The identity that the store has reported.
     pub store: StoreIdentity,
     /// How often the watch had to be begun again.
     pub watch_restarts: u64,

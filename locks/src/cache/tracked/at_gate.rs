@@ -101,8 +101,8 @@ impl TrackedLock {
         }
     }
 
-    /// Who waits at the gate, in the order in which they came. Whoever finds somebody there joins
-    /// the end and does not [`enter`](TrackedLock::enter) before its turn.
+    /// The requests that wait at the gate, in the order in which they came. A request that finds
+    /// others there joins the end, and does not [`enter`](TrackedLock::enter) before its turn.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }

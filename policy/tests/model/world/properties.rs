@@ -8,10 +8,10 @@ use crate::store::Name;
 /// Once the worker has begun a request of a tenure, or that tenure was told that it has the worker
 /// to itself, nothing of a request of an earlier one arrives at the worker.
 pub(crate) const ORDER: &str = "order";
-/// Nor does one of an earlier one run by then.
+/// Once the worker has begun a request of a tenure, or that tenure was told that it has the worker
+/// to itself, no request of an earlier tenure runs there.
 pub(crate) const NO_OVERLAP: &str = "no-overlap";
-/// Whoever is let in presents a tenure that the store has granted, and the one that the proxy knows
-/// of.
+/// An admitted request presents a tenure that the store has granted and that the proxy knows of.
 pub(crate) const ADMISSION_MEANS_TENURE: &str = "admission means tenure";
 /// The floor never falls; after a restart it is not below the last tenure let in.
 pub(crate) const FLOOR_RISES: &str = "floor-rises";

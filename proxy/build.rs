@@ -17,7 +17,8 @@ fn main() {
     println!("cargo::rustc-env=FENCEPOST_BUILD={kind}");
 }
 
-/// What whoever builds says, as an image does that is built without the history.
+/// The value that the builder sets in the environment, as for an image that is built without the
+/// git history.
 fn given(name: &str) -> Option<String> {
     println!("cargo::rerun-if-env-changed={name}");
     std::env::var(name).ok().filter(|value| !value.is_empty())

@@ -21,7 +21,8 @@ pub enum Case {
     JudgeStale,
     /// A request of the holder enters the gate and leaves it, with nothing else there.
     GatePass,
-    /// The same while others of its tenure are at the worker.
+    /// A request of the holder enters and leaves the gate while others of its tenure are at the
+    /// worker.
     GatePassAmongOthers,
     /// The token is taken off the headers of a request.
     Token,

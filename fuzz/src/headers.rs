@@ -42,7 +42,7 @@ fn as_read(token: &FenceToken<HeaderValue>) -> (&[u8], u64) {
     (token.owner.as_bytes(), token.revision.get())
 }
 
-/// The same by the words of the contract.
+/// Reads the token by the words of the contract, without our parser.
 fn read_plainly(fields: &[(HeaderName, HeaderValue)]) -> Result<(Vec<u8>, u64), Rejection> {
     let once = |name: &str| {
         let all: Vec<&[u8]> = values(fields, name).collect();

@@ -60,7 +60,7 @@ fn named_owner(json: &[u8]) -> Option<String> {
     value.as_object()?.get("owner")?.as_str().map(str::to_owned)
 }
 
-/// The same object with another owner in front.
+/// Puts an `owner` field with another owner in front of the object's fields.
 fn naming_another(object: &[u8]) -> Bytes {
     let brace =
         object.iter().position(|byte| *byte == b'{').expect("an object begins with a brace");

@@ -135,9 +135,10 @@ impl Admin {
         self.accept_regression(name).await
     }
 
-    /// The operator says that the store went back, and is right. That is on its way to the disk as
-    /// soon as the source has taken it over, whoever waits for it. What was accepted before, and
-    /// could not be written or nobody was told of, is waited for as well.
+    /// Accepts the state of a source whose store went back, because the operator confirms it.
+    ///
+    /// The acceptance goes to the disk even if the operator stops waiting. The answer also waits
+    /// for earlier acceptances that were not written or not reported.
     async fn accept_regression(&self, name: &str) -> AdminAnswer {
         let process = &self.generation.process;
         let had_gone_back = match process
@@ -213,8 +214,8 @@ impl Admin {
         orphans_cleared(key, cleared, has_left_behind)
     }
 
-    /// The same of a lock that nobody has asked for since the start. `None` if nothing is
-    /// remembered that would have to be waited for.
+    /// Ends the remembered orphans of a lock that nobody has asked for since the start. `None` if
+    /// no source remembers any.
     fn clear_left_behind(&self, key: &str) -> Option<AdminAnswer> {
         let key = percent_decode_str(key).decode_utf8().ok()?;
         let sources = self.generation.process.sources.all();

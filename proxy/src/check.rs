@@ -215,7 +215,7 @@ fn is_of_another(error: &StoreError) -> bool {
     }
 }
 
-/// Why a source cannot be read, unless that has been said of a member.
+/// Why a source cannot be read, unless the line of a member already gives that cause.
 fn unsaid_cause(status: &SourceStatus) -> String {
     let cause =
         status.last_error.as_deref().map_or_else(|| "no answer".to_owned(), StoreError::to_string);

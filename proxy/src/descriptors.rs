@@ -57,7 +57,8 @@ fn shared_out(descriptors: usize, wanted: usize, to_workers: usize) -> (usize, u
     (with_clients, left.saturating_sub(with_clients).max(1))
 }
 
-/// Raises the limit of the process as far as it may be, and returns it; `None` if there is none.
+/// Raises the descriptor limit of the process to its maximum, and returns the limit; `None` if the
+/// number of descriptors is unlimited.
 pub(crate) fn raise() -> Option<usize> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

@@ -13,10 +13,15 @@ use crate::server::Server;
 /// connections are cut.
 const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);
 
-/// Stops a server in named steps: `leaving` (not ready, clients are asked to leave, requests are
-/// served for `drain_delay`), `closing` (nothing more is accepted, what is under way finishes, for
-/// `drain_timeout` at most), `cutting` (what waits before the worker is told so, the rest is cut).
-/// `again` skips to the last: whoever says once more that it ends (SIGTERM, SIGINT) need not wait.
+/// Stops a server in three steps:
+///
+/// - `leaving`: The process is not ready, asks clients to leave, and serves requests for
+///   `drain_delay`.
+/// - `closing`: The process accepts nothing more. Requests under way finish, for `drain_timeout` at
+///   most.
+/// - `cutting`: Requests that wait to be forwarded get an error response. The rest is cut.
+///
+/// `again`, a second SIGTERM or SIGINT, skips to the last step.
 pub async fn drain(
     mut server: Server,
     process: &Process,

@@ -197,8 +197,8 @@ impl Explanation<'_> {
         self.verdict.err().map(|reason| statuses(reason, stale_status).0.as_u16())
     }
 
-    /// Whether the request goes on where nothing can be said of the lock, because the route's
-    /// operator says so.
+    /// Whether the request goes on although its lock is unverifiable, because the route's operator
+    /// has allowed that.
     fn is_let_past(&self) -> bool {
         self.route.on_unavailable == OnUnavailable::DangerousAdmit
             && self.verdict == Err(Rejection::Unverifiable)

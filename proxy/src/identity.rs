@@ -28,16 +28,19 @@ impl RequestContext {
     }
 }
 
-/// Holds the owner that a request claims against the names of a certificate; where the owner is
-/// taken from the certificate and the request claims none, it is added to the request.
+/// Checks the owner that a request claims against the names of a certificate. Adds the owner to a
+/// request that claims none, where the route takes it from the certificate.
 ///
-/// Nothing else of the request is looked at, so that the answer to whoever is somebody else depends
-/// on nothing else: it tells nothing of the lock.
+/// Depends on nothing else in the request, so that a refusal of somebody else reveals nothing of
+/// the lock.
 ///
 /// # Errors
-/// `identity-mismatch` if the names give no owner, or not the claimed one, or several where it is
-/// to be taken from them. To whoever has proved to be somebody: `token-malformed` if the owner is
-/// given twice or named in `Connection`, and `token-missing` if it has to be given and is not.
+/// - `identity-mismatch` if the names give no owner, not the claimed one, or several where the
+///   route takes the owner from them.
+/// - `token-malformed` if the names give an owner, but the request has it twice or names it in
+///   `Connection`.
+/// - `token-missing` if the names give an owner, but the request lacks the one that the route
+///   requires.
 pub fn establish(
     identity: &PeerIdentity,
     peer: Option<&PeerNames>,

@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// For how long what was found of a lock counts. It is logged no more often.
 const FRESH_FOR: Duration = Duration::from_secs(60);
 
-/// How many locks are remembered. Whoever has named the wrong layout sees it by any of them.
+/// How many locks are remembered. Each of them shows an operator that the layout is wrong.
 const LOCKS_MAX: usize = 1_000;
 
 /// The locks for which requests were refused as `no-owner`, and what is where another layout has

@@ -1,5 +1,5 @@
-//! The log: lines on standard error, written by a thread of their own, so that nobody waits for
-//! whoever reads them.
+//! The log: lines on standard error. A thread of its own writes them, so that no other thread waits
+//! for a slow reader.
 
 mod causes;
 mod complaints;
@@ -25,11 +25,11 @@ pub(crate) use lines::{Lines, Writing};
 
 use crate::cli::LogFormat;
 
-/// How long the end of a process waits for whoever reads the log.
+/// How long the process waits at its end for the reader of its log.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// The log of a process. Whoever has this can change what is logged; what is written when it goes
-/// is written to its end.
+/// The log of a process. Its control changes what is logged. On drop, it writes the lines that are
+/// left.
 pub struct Log {
     control: LogControl,
     lines: Lines,
@@ -47,7 +47,7 @@ impl Log {
     /// Begins the log, for the whole process.
     ///
     /// # Errors
-    /// If the filter is none.
+    /// If the filter is invalid.
     ///
     /// # Panics
     /// If there is a log already, or if the system gives no thread.
@@ -94,10 +94,10 @@ impl LogControl {
         self.filter.with_current(ToString::to_string).unwrap_or_default()
     }
 
-    /// Logs by that filter from now on; the next restart knows nothing of it.
+    /// Logs with this filter from now on. A restart does not keep it.
     ///
     /// # Errors
-    /// If the filter is none. Nothing is changed then.
+    /// If the filter is invalid. Then the present one stays.
     pub fn set_filter(&self, filter: &str) -> Result<(), NoFilter> {
         // It fails only if the log has ended, and then nothing is logged anyway.
         let _ = self.filter.reload(filter::parse(filter)?);

@@ -31,7 +31,8 @@ use crate::server::Closing;
 pub struct Metrics {
     registry: Registry,
     requests: requests::Requests,
-    /// Not in the registry: those are in flight, and this is for whoever looks at the routes.
+    /// Not in the registry, where these requests count as in flight. The admin listener's view of
+    /// the routes shows it.
     waiting: IntGaugeVec,
     confirms: IntCounterVec,
     dangerous: IntCounterVec,

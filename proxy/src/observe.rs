@@ -1,9 +1,9 @@
-//! What operators can look at: refusals, a sample of the admissions, who held which lock when, who
-//! waited for whom.
+//! What operators can look at: refusals, a sample of the admissions, tenures, and who waited for
+//! whom.
 //!
-//! A worker thread only appends what happened to a list; it never waits for whoever looks. Ten times
-//! a second, or when somebody looks, the lists are taken into the [`Book`]. Everything is bounded,
-//! and what found no room is counted.
+//! A worker thread only appends events to a list, and never waits for a reader. Ten times a second,
+//! or when somebody looks, the lists move into the [`Book`]. Everything is bounded, and what finds
+//! no room is counted.
 
 pub mod collector;
 pub mod filter;

@@ -1,5 +1,5 @@
-//! What a command says. Whoever was to read it may have left, or have no room: `println!` and
-//! `eprintln!` panic there.
+//! Writes the output of a command. When the reader has left or the disk is full, `println!` and
+//! `eprintln!` panic, but this does not.
 
 use std::fmt::Display;
 use std::io::{self, Write, stderr, stdout};

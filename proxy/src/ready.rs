@@ -1,5 +1,6 @@
-//! `fencepost ready`: asks the admin listener of a running process whether it is ready for requests.
-//! Speaks no TLS: whoever has the certificate that the listener asks for has a client as well.
+//! `fencepost ready`: asks the admin listener of a running process whether it is ready for
+//! requests. Speaks no TLS, because a user with a client certificate for the listener has another
+//! client.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -37,9 +37,9 @@ pub struct Subject<'a> {
     pub lock: Option<&'a LockKey>,
     /// That lock, if it is tracked.
     pub tracked: Option<&'a TrackedLock>,
-    /// The owner that the request presents, be it without a revision.
+    /// The owner that the request presents, even without a revision.
     pub owner: Option<&'a HeaderValue>,
-    /// The revision that it presents, be it without an owner.
+    /// The revision that the request presents, even without an owner.
     pub revision: Option<Revision>,
     /// What helps the client more than the reason's own words.
     pub detail: Option<&'a str>,

@@ -20,15 +20,18 @@ pub enum Failure {
     Expectation,
     /// Its body ended before its time, or was not of the length it claimed.
     BrokenBody,
-    /// The same, when a part of it had gone out: the request was cut.
+    /// As [`BrokenBody`](Failure::BrokenBody), but a part of the body had gone out: the request was
+    /// cut.
     CutBody,
     /// Its body came too slowly.
     SlowBody,
-    /// The same, when a part of it had gone out: the request was cut.
+    /// As [`SlowBody`](Failure::SlowBody), but a part of the body had gone out: the request was
+    /// cut.
     SlowBodyCut,
     /// Its body is larger than a body may be.
     LargeBody,
-    /// The same, when a part of it had gone out: the request was cut.
+    /// As [`LargeBody`](Failure::LargeBody), but a part of the body had gone out: the request was
+    /// cut.
     LargeBodyCut,
     /// It has more header fields than a request may have, or longer ones.
     LargeHead,

@@ -409,7 +409,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What is in the file when it is time to look at it; never, where there is none.
+/// What the file holds when the next look is due. Never completes for a configuration without a
+/// file.
 async fn next_look(poll: &mut Interval, origin: &Origin) -> Content {
     match origin {
         Origin::File(file) => {

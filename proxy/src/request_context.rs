@@ -34,7 +34,7 @@ pub struct RequestContext {
     pub peer: Option<Rc<PeerNames>>,
     /// When it arrived.
     pub arrived: Instant,
-    /// What it said of itself.
+    /// Its head as the logs show it, and its outcome.
     pub about: About,
 }
 
@@ -140,7 +140,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// One more.
+    /// Counts a request in.
     pub fn new(counts: Rc<RequestCounts>, under_way: UnderWay) -> InFlight {
         counts.begin();
         InFlight { counts, _under_way: under_way }

@@ -39,7 +39,7 @@ pub struct ActiveRoute {
 }
 
 impl ActiveRoute {
-    /// Puts a route in force, guarded by that.
+    /// Puts a route in force, with this guard.
     pub fn new(
         route: &Route,
         guard: Option<Guard>,

@@ -1,4 +1,4 @@
-//! TLS of what listens: from the configuration to the files, and on to whoever follows and counts.
+//! Loads the TLS files of the listeners as configured, follows them, and counts failed handshakes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What systemd is told of this process, where it asks for it (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
+//! Notifies systemd of this process, where systemd asks for it (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ pub struct Attended<'r> {
 }
 
 impl ServiceManager {
-    /// Whoever runs a configuration of its own within another program speaks for nobody.
+    /// Notifies nobody if another program runs the configuration within itself.
     pub fn of(origin: &Origin) -> ServiceManager {
         match origin {
             Origin::Program => ServiceManager { listens: false },

@@ -1,7 +1,8 @@
 //! The signals that a service gets: SIGTERM, SIGINT and SIGHUP, and those that are meant for other
-//! services. Each is listened to from the call on, not from the first poll on: what it does by
-//! default, ending the process, it does no more, and whoever acts on what he sees of the process is
-//! heard.
+//! services.
+//!
+//! Each function listens from its call on, not from the first poll on. From then on the signal does
+//! not end the process by default, and none is lost.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -49,8 +50,8 @@ mod tests {
 
     use super::*;
 
-    /// The second SIGTERM of whoever saw the first one's effect was lost until somebody waited for
-    /// it.
+    /// A second SIGTERM that follows the effect of the first one arrives even if nobody waits for
+    /// it yet.
     #[tokio::test]
     async fn what_comes_before_anybody_waits_is_heard() {
         let mut earlier = Signals::listen(SignalKind::terminate());

@@ -43,14 +43,14 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The `state_dir` of this process.
 ///
-/// Nothing is written, and what the last process left stays as it is, until it
-/// [`begins`](StateDir::begin). Dropped before that, it leaves no trace; dropped after it without
-/// [`close`](StateDir::close), it writes what it was told and leaves no clean mark. To drop or
-/// close it may take the disk up to 5 s.
+/// Until it [`begins`](StateDir::begin), nothing is written, and what the last process left stays
+/// as it is. Dropping it before that leaves no trace. Dropping it later, without
+/// [`close`](StateDir::close), writes what was recorded and leaves no clean mark. Dropping or
+/// closing it may wait for the disk for up to 5 s.
 ///
-/// Nothing is ever dropped from it, so its size is that of the locks that were ever held: about 120
-/// bytes for a lock with a key of 30, 12 MB for 100,000, and up to three times as much between two
-/// compactions. The same again in memory.
+/// Entries are never dropped, so the size grows with the locks that were ever held. A lock with a
+/// key of 30 bytes takes about 120 bytes, 100,000 of them 12 MB, and up to three times as much
+/// between two compactions. The process holds as much in memory.
 pub struct StateDir {
     messages: mpsc::Sender<Message>,
     shared: Arc<Shared>,
@@ -97,10 +97,10 @@ impl StateDir {
         Ok((state_dir, remembered))
     }
 
-    /// Begins to write, once. The clean mark of the last process is gone, durably, when the future
-    /// completes: until then nothing may go to the worker.
+    /// Begins to write, once. When the future completes, the clean mark of the last process is
+    /// durably gone. Until then nothing may go to the worker.
     ///
-    /// It takes as long as the disk, which may be forever: whoever gives up waiting closes it.
+    /// The disk may take forever. A caller that gives up waiting has to close the directory.
     ///
     /// # Cancel safety
     /// As with [`record`](StateDir::record).
@@ -144,9 +144,10 @@ impl StateDir {
         self.hand_over(Some(Entry::Lock { source, lock, layout, tenure, orphan_timeout }))
     }
 
-    /// Remembers that a route with that template for its lock's key only watches, and lets past
-    /// whoever comes: what it lets past may go on for so long. Nothing is written if as much is
-    /// known. It is forgotten when a process has left cleanly.
+    /// Remembers that a route with this template for its lock's key only watches, and lets every
+    /// request past. Those requests may go on for `orphan_timeout`.
+    ///
+    /// Writes nothing if as much is already known. A clean end of the process forgets it.
     ///
     /// # Cancel safety
     /// As with [`record`](StateDir::record).
@@ -193,17 +194,17 @@ impl StateDir {
         self.hand_over(None)
     }
 
-    /// Writes what is left to write and, if nothing of this process is at the worker any more, the
-    /// clean mark; then lets the directory go.
+    /// Writes what is left to write and, if no request of this process is at the worker any more,
+    /// the clean mark. Then releases the directory.
     ///
-    /// After a start without the clean mark there is none again until the longest remembered
-    /// `orphan_timeout` has passed: what an earlier process left may still be at the worker,
-    /// whatever this one did. Says whether there is a mark.
+    /// After a start without the clean mark, writes none until the longest remembered
+    /// `orphan_timeout` has passed. Until then, requests of an earlier process may be at the
+    /// worker. Returns whether it wrote the mark.
     ///
     /// # Errors
     /// If something could not be written. Then there is no clean mark that anybody may rely on.
-    /// [`StateError::Hangs`] if the disk is still at it after 5 s: it has the directory until it is
-    /// done, or this process has ended.
+    /// [`StateError::Hangs`] if the disk takes longer than 5 s: the writer keeps the directory
+    /// until it is done, or until this process has ended.
     pub fn close(mut self, clean: bool) -> Result<bool, StateError> {
         let clean = clean && self.inherited_until.is_none_or(|until| until <= Instant::now());
         self.end(clean).map(|()| clean)

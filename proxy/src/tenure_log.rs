@@ -44,13 +44,13 @@ pub struct Memory {
     unrecorded: Mutex<Complaints>,
 }
 
-/// What has been decided of each source, by its name. Locked by whoever decides something and hands
-/// it to the writer of the state, so that neither a record of a lost history nor how far that was
-/// seen comes behind its end.
+/// What has been decided of each source, by its name. A thread locks it while it decides something
+/// and hands that to the writer of the state. So neither a record of a lost history nor its highest
+/// revision is written after that history's end.
 ///
-/// The driver of a source waits for it when its operator accepts that the store went back. It holds
-/// nothing then that anybody waits for who has this locked: a gate, the registry, or what the
-/// driver's own state is guarded by.
+/// The driver of a source waits for this lock when an operator accepts that the store went back.
+/// Meanwhile the driver holds nothing that a holder of this lock may wait for: no gate, not the
+/// registry, not what guards the driver's own state.
 type Order = Arc<Mutex<BTreeMap<String, Decided>>>;
 
 /// What has been decided of a source.
@@ -151,7 +151,7 @@ impl Memory {
         self.remembered.highest_seen.get(name).map(|seen| seen.revision).max(let_in)
     }
 
-    /// What that store had told of itself.
+    /// The identity that the store of this source reported to an earlier process.
     pub fn store_seen(&self, name: &str) -> StoreIdentity {
         self.remembered.highest_seen.get(name).map(|seen| seen.store.clone()).unwrap_or_default()
     }
@@ -296,10 +296,10 @@ impl Memory {
     }
 
     /// Waits until it is durable that the operator of this source has accepted that its store went
-    /// back. `false` if there is no such acceptance that nobody has been told of yet.
+    /// back. `false` if each such acceptance has already been reported.
     ///
-    /// It takes as long as the disk, which may be forever. Whoever gives up waiting may ask again,
-    /// and so may whoever was told of an error: what could not be written is written again.
+    /// The disk may take forever. A caller that gave up waiting or got an error may ask again: the
+    /// writer tries again to write what it could not.
     ///
     /// # Errors
     /// If it could not be written.
@@ -340,12 +340,12 @@ impl Memory {
         }
     }
 
-    /// Writes what is left to write; with the mark of a clean end if nothing is left at the worker.
-    /// It may take some seconds.
+    /// Writes what is left to write, with the mark of a clean end if nothing is left at the worker.
+    /// This may take some seconds.
     ///
     /// # Errors
-    /// If the disk hangs, so that nobody knows what it will have written; or if it could not even
-    /// be begun, which whoever began was told.
+    /// If the disk hangs, so that nobody knows what it will have written. Also if the state could
+    /// not be begun, an error that `begin` has already returned.
     pub fn close(self, sources: &[LockSource], clean: bool) -> Result<(), StateError> {
         self.note(sources);
         match self.state.close(clean) {

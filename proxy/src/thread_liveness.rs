@@ -28,11 +28,12 @@ impl ThreadLiveness {
         });
     }
 
-    /// Completes when every thread has answered. One that has ended is asked no more: whoever
-    /// started it knows.
+    /// Completes when every thread has answered. Skips threads that have ended, because whatever
+    /// started them sees their end.
     ///
     /// # Cancel safety
-    /// Nothing is lost. A thread that hangs is left with one more question, for as long as it does.
+    /// Nothing is lost. A thread that hangs keeps one more unanswered question for as long as it
+    /// hangs.
     pub async fn all_answer(&self) {
         let asked = {
             let mut asked = self.asked();

@@ -1,7 +1,6 @@
-//! The TLS files of the process: looked at once a second, whoever uses them.
+//! Looks at the TLS files of the process once a second, for all their users.
 //!
-//! Looking reads files, which may block: it is done on a thread for that, never on one that serves
-//! requests.
+//! Reading files may block, so a thread of its own does it, never one that serves requests.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};

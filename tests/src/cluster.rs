@@ -36,7 +36,7 @@ impl Cluster {
         self.members.iter().map(Etcd::endpoint).collect()
     }
 
-    /// The member that leads now; `None` while there is none that answers.
+    /// The member that leads now; `None` while no leader answers.
     pub async fn leader(&self) -> Option<usize> {
         for (index, member) in self.members.iter().enumerate() {
             let mut status = member.etcdctl_command();

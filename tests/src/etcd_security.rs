@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::pki::{Authority, Issued, Subject, replace_file};
 use crate::scratch::Scratch;
 
-/// What etcd gives to whoever logs in.
+/// What etcd gives to a user who logs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
     /// A random word that every member keeps, until it was not used there for so long.

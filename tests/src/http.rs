@@ -59,7 +59,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// The only value of a header; `None` if there is none.
+    /// The only value of a header; `None` without the header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next()?;

@@ -62,14 +62,14 @@ impl Authority {
         Authority::made(name, CertificateParams::default())
     }
 
-    /// The same, with the end of its time.
+    /// An authority whose own certificate ends at this time.
     pub fn until(name: &str, not_after: SystemTime) -> Authority {
         let mut params = CertificateParams::default();
         params.not_after = date_time_ymd(1970, 1, 1) + since_1970(not_after);
         Authority::made(name, params)
     }
 
-    /// The same, with the begin of its time.
+    /// An authority whose own certificate begins at this time.
     pub fn from(name: &str, not_before: SystemTime) -> Authority {
         let mut params = CertificateParams::default();
         params.not_before = date_time_ymd(1970, 1, 1) + since_1970(not_before);
@@ -151,7 +151,7 @@ impl Authority {
         self.crl_until(revoked, SystemTime::now() + Duration::from_secs(365 * 86_400))
     }
 
-    /// The same, with the time at which its next is due.
+    /// The list of what is revoked, in PEM, with the time at which the next list is due.
     pub fn crl_until(&self, revoked: &[&Issued], next_update: SystemTime) -> String {
         let revoked = revoked.iter().map(|issued| RevokedCertParams {
             serial_number: issued.serial.clone(),
@@ -183,7 +183,7 @@ impl Issued {
     }
 }
 
-/// Puts a file in the place of another at once: whoever reads it finds the old or the new.
+/// Replaces a file at once: a reader finds either the old contents or the new.
 pub fn replace_file(path: &Path, contents: &str) {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

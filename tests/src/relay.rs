@@ -79,7 +79,7 @@ impl Relay {
         relay
     }
 
-    /// Starts one between whoever connects to it and that member.
+    /// Starts one between its clients and that member.
     pub async fn before(etcd: &Etcd) -> Relay {
         let address = etcd
             .endpoint()

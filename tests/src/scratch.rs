@@ -13,8 +13,8 @@ use tempfile::TempDir;
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,
-    /// Locked as long as this process lives: whoever can lock it knows that the directory has no
-    /// owner any more.
+    /// Locked as long as this process lives. A process that can lock it knows that the directory
+    /// has no owner any more.
     _alive: File,
 }
 

@@ -1,5 +1,5 @@
-//! Whoever reads what a run prints may leave before it is over, as everybody in a pipeline does at
-//! Ctrl-C.
+//! A run still ends properly after the reader of its output has left, as every reader in a pipeline
+//! does at Ctrl-C.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 

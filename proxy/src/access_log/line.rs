@@ -164,8 +164,8 @@ fn cut(text: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The same JSON, in which what a terminal would obey or hide is escaped by its number, though RFC
-/// 8259 lets it stand: C1 and DEL, ends of lines, what turns text around.
+/// Escapes the characters of the JSON that a terminal would obey or hide. RFC 8259 allows them in
+/// JSON: C1 controls, DEL, line ends, and characters that turn text around.
 fn visible(json: String) -> String {
     let is_hidden = |c: char| {
         c.is_control()

@@ -12,7 +12,7 @@ use super::line::Line;
 use super::target::Target;
 use crate::logging::{Lines, Lost, Writing};
 
-/// How long the end of a process waits for whoever reads its access logs.
+/// How long the process waits at its end for the readers of its access logs.
 const END_MAX: Duration = Duration::from_secs(2);
 
 /// An access log, open for the whole process.
@@ -86,8 +86,8 @@ impl AccessLog {
 }
 
 impl Drop for AccessLog {
-    /// What waits to be written is written elsewhere: whoever has the last request of a
-    /// configuration waits for no disk.
+    /// Does not wait for the disk, because the last request of a configuration may run this. The
+    /// writer thread writes the remaining lines.
     fn drop(&mut self) {
         self.lines.end();
     }

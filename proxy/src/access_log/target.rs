@@ -85,8 +85,7 @@ fn open(path: &Path) -> Result<File, OpenError> {
     open_at_once(path).map_err(|source| OpenError { path: path.display().to_string(), source })
 }
 
-/// Opens a file without waiting: whoever opens a FIFO waits for its reader otherwise. Who writes to
-/// it may wait.
+/// Opens a file without waiting, although a FIFO may have no reader yet. Writes to it may wait.
 fn open_at_once(path: &Path) -> io::Result<File> {
     let at_once = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().append(true).create(true).custom_flags(at_once).open(path);

@@ -28,11 +28,11 @@ impl Admin {
         streamed(JSON, in_pieces(document(&self.generation.sources, hints)))
     }
 
-    /// The locks of that key, one in each source that tracks it, be it only for requests under way.
-    /// The key is given percent-encoded or as it is ([`spellings`]).
+    /// The locks of that key, one in each source that tracks it, even if only for requests under
+    /// way. The key is percent-encoded or plain ([`spellings`]).
     ///
     /// # Errors
-    /// What to answer if there is none.
+    /// The answer to the client, if the key is not UTF-8 or no source tracks it.
     pub(super) fn find(&self, key: &str) -> Result<Vec<Arc<TrackedLock>>, AdminAnswer> {
         let Ok(key) = percent_decode_str(key).decode_utf8() else {
             return Err(text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned()));
@@ -70,10 +70,11 @@ pub(super) fn spellings(key: &str) -> [String; 2] {
     [key.to_owned(), format!("/{key}")]
 }
 
-/// The sources with all their locks, each lock on a line of its own, made as it is asked for.
+/// The sources with all their locks, each lock on a line of its own.
 ///
-/// A lock is as it is by then; one that is not tracked any more is left out. Neither locks nor
-/// sources are kept for whoever reads slowly.
+/// The iterator makes each line when the reader asks for it, from the lock's state at that moment.
+/// It leaves out locks that are no longer tracked by then. A slow reader keeps neither locks nor
+/// sources alive.
 fn document(
     sources: &[LockSource],
     hints: &Arc<LayoutHints>,

@@ -46,12 +46,12 @@ pub(super) fn parameter(query: &str, name: &str) -> Option<String> {
         .find_map(|(found, value)| (found == name && !value.is_empty()).then(|| value.into_owned()))
 }
 
-/// The source whose state is accepted by that path.
+/// The source that an `accept-regression` path names.
 pub(super) fn accepted_source(path: &str) -> Option<&str> {
     path.strip_prefix("/sources/")?.strip_suffix("/accept-regression")
 }
 
-/// The key of the lock whose orphans are ended by that path.
+/// The key of the lock that a `clear-orphans` path names.
 pub(super) fn cleared_lock(path: &str) -> Option<&str> {
     path.strip_prefix("/locks/")?.strip_suffix("/clear-orphans")
 }

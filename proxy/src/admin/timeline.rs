@@ -38,8 +38,8 @@ impl Admin {
     }
 }
 
-/// Where rows come from. Whoever reads slowly holds on to no configuration, so that none outlives
-/// its time for that.
+/// Where rows come from. Holds no configuration, so that a slow reader keeps no old configuration
+/// alive.
 #[derive(Clone)]
 struct Rows {
     observations: Arc<Observations>,

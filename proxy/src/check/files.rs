@@ -89,9 +89,9 @@ fn is_the_services_own(error: &TlsError) -> bool {
         && (error.file.starts_with("/run/credentials") || is_denied())
 }
 
-/// What each certificate of the trust files is good for: a line each, in the order of the
-/// configuration. A file that several settings name is told of once, unless it is good for
-/// something else under another one.
+/// What each certificate of the trust files is good for: one line each, in the order of the
+/// configuration. A file that several settings name has one line, unless it is good for something
+/// else under another setting.
 pub fn trusted(config: &Config) -> Vec<String> {
     let (now, mut known, mut lines) = (SystemTime::now(), HashSet::new(), Vec::new());
     for TlsTable { key, authorities, files } in tls(config) {

@@ -11,7 +11,7 @@ use fencepost_policy::Revision;
 
 use super::client::Token;
 
-/// How long a call may take: whoever waits for a story wants to know soon that there will be none.
+/// The timeout of a call. Short, so that the user soon learns that the demo cannot run.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long a lease outlives this program, if it is killed. The story itself takes less than half

@@ -86,7 +86,7 @@ impl Narrator {
         if self.coloured { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    /// Not `println!`: whoever pipes us may have read enough, and that is no reason to panic.
+    /// Prints without `println!`, which panics once the reader of a pipe has left.
     fn print(&self, text: &str) -> io::Result<()> {
         writeln!(io::stdout(), "{text}")
     }

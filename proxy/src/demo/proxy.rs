@@ -26,7 +26,7 @@ pub(super) struct Proxy {
     running: JoinHandle<Result<(), RunError>>,
 }
 
-/// The proxy's configuration: one worker behind one lock. Whoever only reads needs no token.
+/// The proxy's configuration: one worker behind one lock. Reads need no token.
 pub(super) fn config(
     settings: &DemoSettings,
     lock: &Lock,

@@ -22,7 +22,7 @@ use super::client::{PATH, Write};
 /// The longest number that it reads.
 const BODY_BYTES_MAX: usize = 64;
 
-/// How many applied writes may wait to be told of.
+/// How many applied writes may wait for their reader.
 const UNTOLD_MAX: usize = 64;
 
 /// A running worker. It ends with this value.

@@ -9,13 +9,13 @@ pub enum NoFilter {
     /// It cannot be read.
     #[error(transparent)]
     Unreadable(#[from] ParseError),
-    /// It may have been meant for a level. The library takes it for the name of a module, of which
-    /// there is none, and logs nothing.
+    /// It may have been meant as a level. The library would take it for the name of a module that
+    /// does not exist, and log nothing.
     #[error(
         "{0:?} is no level: off, error, warn, info, debug or trace, or of a part only, like fencepost=debug"
     )]
     NoLevel(String),
-    /// It may have a slip in a name. Who wants silence says `off`.
+    /// A name in it may be misspelt. `off` is the filter that logs nothing.
     #[error(
         "{0:?} has nothing of fencepost's own logged: it takes a level, like info,{0}, or fencepost=info"
     )]
@@ -25,7 +25,7 @@ pub enum NoFilter {
 /// Reads a filter.
 ///
 /// # Errors
-/// If it is none, or no line of ours could ever be logged by it, though it does not say so.
+/// If the text is invalid. Also if it hides every line of ours, but is not `off`.
 pub(super) fn parse(text: &str) -> Result<EnvFilter, NoFilter> {
     // Untrimmed, the library takes " info" for the name of a module, too.
     let directives: Vec<&str> =

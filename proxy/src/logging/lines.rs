@@ -1,4 +1,4 @@
-//! Lines that a thread of their own writes, so that nobody waits for whoever takes them.
+//! Writes lines on a thread of its own, so that no other thread waits for a slow reader.
 
 use std::convert::Infallible;
 use std::io::{self, Write};

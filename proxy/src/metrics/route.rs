@@ -38,11 +38,11 @@ pub struct RouteMetrics {
     route: String,
 }
 
-/// One more in a gauge, until this is dropped.
+/// Adds one to a gauge, until this is dropped.
 pub struct OneMore(IntGauge);
 
 impl OneMore {
-    /// Counts it in.
+    /// Adds one to the gauge.
     pub fn new(gauge: IntGauge) -> OneMore {
         gauge.inc();
         OneMore(gauge)

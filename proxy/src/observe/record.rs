@@ -22,7 +22,7 @@ pub struct RouteLabel {
     pub source: Option<Arc<str>>,
     /// Since when it is in that mode.
     pub since: SystemTime,
-    /// The same by a clock that nobody sets, to tell which of two is the later one.
+    /// `since` by a monotonic clock, which tells the later of two labels.
     pub begun: Instant,
     /// How many requests had been admitted in that mode until then, in earlier periods of it.
     pub admitted_before: u64,

@@ -141,7 +141,7 @@ impl ShadowReport {
         })
     }
 
-    /// The same for people.
+    /// The report on these routes as text for people.
     pub fn to_text(&self, routes: &[Watched]) -> String {
         if routes.is_empty() {
             return "No route is in shadow mode.\n".to_owned();

@@ -13,8 +13,8 @@ use smol_str::SmolStr;
 use super::record::{Decision, Outcome, millis};
 use super::text::shown_owner;
 
-/// How many locks have a row. One more, and the row goes that has been quiet for longest. The
-/// dashboard keeps as many.
+/// How many locks have a row. A further lock replaces the row that has been quiet for longest. The
+/// dashboard keeps as many rows.
 const ROWS_MAX: usize = 1_000;
 
 /// How many tenures and waits of one lock are kept. A bar takes some hundred bytes, so all rows

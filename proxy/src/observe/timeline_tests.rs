@@ -1,4 +1,4 @@
-//! Rows, bars and waits, as the page is told of them.
+//! Rows, bars and waits, as the dashboard page receives them.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn change(second: u64, ended: Option<Tenure>, began: Option<Tenure>) -> TenureNe
     TenureNews { at: at(second), source: "main".into(), change }
 }
 
-/// The same, of a lock of which nothing was known any more.
+/// News of a lock of which the source knew nothing just before.
 fn known_again(second: u64, began: Option<Tenure>) -> TenureNews {
     let mut news = change(second, None, began);
     news.change.is_first_news = true;

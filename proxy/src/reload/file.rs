@@ -18,10 +18,9 @@ pub(super) type Content = Result<String, String>;
 
 /// The configuration file of a process.
 ///
-/// It is looked at by what is in it, through whatever links lead there: a ConfigMap of Kubernetes
-/// changes by a link that is moved, an editor may write a new file in the place of the old one.
-/// What is no regular file is read at the start only: whoever opens a pipe again waits for a
-/// writer.
+/// The process watches the file's content, through any links. Kubernetes changes a ConfigMap by
+/// moving a link, and an editor may replace the file. A file that is not a regular one is read at
+/// the start only, because opening a pipe again would wait for a writer.
 #[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,

@@ -7,8 +7,8 @@ use crate::process::Process;
 /// So many that to look at them is more than is done in one go.
 const LOCKS: usize = 2 * LOOKED_AT_ONCE;
 
-/// Routes with these keys and whatever else is said of them and of their locks, of sources of these
-/// names.
+/// Sources of these names, and routes with these lock keys. Each route comes with further lines for
+/// its lock and for itself.
 fn config(sources: &[&str], routes: &[(&str, &str, &str)]) -> Config {
     let mut text = "[[listener]]\naddress = \"127.0.0.1:0\"\n".to_owned();
     sources.iter().for_each(|name| text += &format!("[source.{name}]\nkind = \"memory\"\n"));

@@ -63,8 +63,8 @@ fn silent(source: &LockSource, within: Duration) -> String {
     format!("it has not answered within {within:?}{cause}")
 }
 
-/// What is said of a source whose store went back. It can be accepted though no route uses the
-/// source.
+/// The problem of a source whose store went back. An operator can accept that even if no route uses
+/// the source.
 pub(super) fn went_back(source: &str) -> String {
     format!(
         "store-regressed: the lock store shows less than it has shown before, or is another; POST /sources/{source}/accept-regression on the \

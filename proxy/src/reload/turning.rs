@@ -85,8 +85,9 @@ impl<'c> Enforcing<'c> {
 }
 
 /// Whether a route of the present configuration takes what one of an earlier configuration took.
-/// The same route judges what it has let past, whatever it takes by now. Otherwise they have requests
-/// in common, and others may have come first: to the one that watched, and to the one that judges.
+///
+/// A route of the same name judges what it let past, whatever it takes by now. Otherwise the two
+/// routes must overlap, and no route before either of them may take all that the other takes.
 fn takes(present: &[Route], index: usize, before: &[Route], at: usize) -> bool {
     let (judging, watched) = (&present[index], &before[at]);
     let had_it = || !before[..at].iter().any(|first| first.takes_all_of(judging));

@@ -57,8 +57,9 @@ impl ConnectionLimiter {
         })
     }
 
-    /// Waits for a slot for a client's connection. While there is none, the connections that have
-    /// been idle the longest are closed. `None`, and counted as refused, if the client has too many.
+    /// Waits for a slot for a client's connection. While no slot is free, closes the connections
+    /// that have been idle the longest. Returns `None`, and counts a refusal, if the client has too
+    /// many connections.
     pub(super) async fn slot(self: &Arc<Self>, client: ClientAddress) -> Option<Slot> {
         let mut slot = self.admit(client)?;
         let free = match Arc::clone(&self.slots).try_acquire_owned() {

@@ -51,7 +51,7 @@ pub struct Listener {
 pub(super) struct ListenerTls {
     /// Its side of the handshake.
     pub(super) server: ServerTls,
-    /// Told of each handshake that came to nothing.
+    /// Called with each failed handshake.
     pub(super) on_failure: Arc<dyn Fn(&LostHandshake) + Send + Sync>,
 }
 

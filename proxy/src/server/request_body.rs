@@ -31,8 +31,8 @@ use crate::wire::Alarm;
 /// holds back until it sees `100 Continue` (`Expect`) is not asked for: the connection ends with
 /// the response, and what comes all the same is read behind that.
 pub struct ClientBody {
-    /// `None` if there is none, or once it has ended, failed or been handed on. Boxed: each request
-    /// would move the room for it.
+    /// `None` for a request without a body, and once the body has ended, failed or been handed on.
+    /// Boxed, so that moving a request does not move the body.
     incoming: Option<Box<WholeLength<Incoming>>>,
     connection: Rc<Connection>,
     /// The number of its request on the connection.

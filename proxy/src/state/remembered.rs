@@ -31,7 +31,7 @@ pub struct Remembered {
 pub struct Seen {
     /// The highest revision.
     pub revision: Revision,
-    /// What that store had told of itself.
+    /// The identity that the store reported.
     pub store: StoreIdentity,
 }
 
@@ -53,9 +53,9 @@ impl Remembered {
         self.locks.get(source)?.get(lock)
     }
 
-    /// The same without the locks that have had several sources, where the last process has left
-    /// with nothing at the worker: that they had would make everybody wait after a crash. That
-    /// those revisions were seen stays.
+    /// Drops the locks that have had several sources, if the last process left nothing at the
+    /// worker. Their requests would otherwise have to wait after each crash. Keeps the revisions of
+    /// their tenures as seen.
     pub(super) fn without_moved(mut self) -> Remembered {
         if !self.clean {
             return self;

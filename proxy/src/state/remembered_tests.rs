@@ -79,8 +79,8 @@ fn within_a_tenure_the_longer_orphan_timeout_stays() {
     check(&[(lock(Some(7), 30), true), (lock(Some(7), 60), true)], &[lock(Some(7), 60)]);
 }
 
-/// It was a later one that stood in the way: whoever held a mutex since before its lock was last
-/// taken by layout `key` was refused for good.
+/// A tenure of layout `key` is not later than one of layout `mutex`, and so does not bar a mutex's
+/// holder.
 #[test]
 fn a_tenure_of_another_layout_replaces_the_earlier_one() {
     let mutex = |tenure| lock_of(Layout::Mutex, Some(tenure), 10);

@@ -196,8 +196,8 @@ impl Work {
         }
     }
 
-    /// Takes over what an entry changes. A record that a later one stands in the way of is none:
-    /// nobody would know of it after a crash.
+    /// Takes over what an entry changes. Fails if a later tenure is remembered, because nobody
+    /// would know of the entry after a crash.
     fn take_over(&mut self, entry: Entry, changes: &mut Vec<Entry>) -> Outcome {
         if self.state.apply(&entry) {
             changes.push(entry);

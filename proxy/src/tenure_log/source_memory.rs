@@ -32,7 +32,7 @@ impl SourceMemory {
 }
 
 impl GateMemory for SourceMemory {
-    /// Does not wait for the order: whoever keeps it may wait for the registry, which is locked
+    /// Does not wait for the order, because its holder may wait for the registry, which is locked
     /// while a gate is made.
     fn of(&self, lock: &LockKey, layout: Layout) -> Option<fencepost_locks::Remembered> {
         let unclean_since = self.unclean_since.filter(|_| !self.cleared().contains(lock));

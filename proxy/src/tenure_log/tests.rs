@@ -111,9 +111,8 @@ impl World {
     }
 }
 
-/// The disk heard of an acceptance from the operator's request alone, when all else was done:
-/// without it the next process was where this one had been, and whoever asked again was told that
-/// nothing had gone back.
+/// The operator's request alone brings an acceptance to the disk, even if the operator leaves and
+/// nothing else is written. The next request learns that the acceptance is durable.
 #[tokio::test]
 async fn an_acceptance_is_written_though_nobody_waits_for_it() {
     let world = World::held_by(&["a", "b"]).await;
@@ -242,9 +241,9 @@ async fn a_tenure_that_a_later_one_stands_in_the_way_of_is_not_let_in() {
     assert!(matches!(world.may_enter("b", 3), Err(EnterError::Record(_))));
 }
 
-/// How far a store had been seen was looked at before an acceptance and noted after it: the next
-/// start was told that the store had gone back once more. Whoever notes does nothing else here, so
-/// that of so many acceptances several would fall in between.
+/// A note of a revision from before an acceptance would make the next start find that the store
+/// went back once more. The noting thread does nothing else here, so that several of so many
+/// acceptances would fall in between.
 #[tokio::test]
 async fn progress_from_before_an_acceptance_is_not_noted_after() {
     let world = World::held_by(&["a"]).await;
@@ -304,8 +303,8 @@ async fn cleared_orphans_stay_cleared_under_a_renamed_source() {
     assert_eq!(left_behind(), None);
 }
 
-/// Its gate began with the floor of the other one: whoever held the mutex since before was told
-/// `replayed-tenure`, though nobody had come after.
+/// A gate waits for the requests of another layout, but does not begin with that layout's floor.
+/// That floor would refuse the mutex's holder as `replayed-tenure`.
 #[tokio::test]
 async fn a_gate_waits_for_requests_of_another_layout() {
     let world = World::held_by(&["a"]).await;

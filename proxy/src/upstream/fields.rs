@@ -32,12 +32,12 @@ impl KeptFields {
         KeptFields { are_plain: names.iter().all(is_plain), names, ..KeptFields::NONE }
     }
 
-    /// The same, and no field that names another path than the request has, by which it was judged.
+    /// Also drops fields that name another path, because the request was judged by its own.
     pub fn and_one_path(self) -> KeptFields {
         KeptFields { other_paths: false, ..self }
     }
 
-    /// The same, and no field that names another host than the request has.
+    /// Also drops fields that name a host other than the request's.
     pub fn and_one_host(self) -> KeptFields {
         KeptFields { other_hosts: false, ..self }
     }
@@ -76,10 +76,12 @@ const SAID_ONCE: [&str; 9] = [
     "x-forwarded-proto",
 ];
 
-/// Fields that name the path that is meant, or how much of it is none of the application's: IIS has
-/// rewritten requests by the URLs, and what ran behind it takes their word still (older Symfony and
-/// Zend). gunicorn takes a `SCRIPT_NAME` off the path, and a `PATH_INFO` passes there, too;
-/// applications of WSGI have a wrapper that takes off an `X-Script-Name`.
+/// Fields that name the intended path, or the part of the path before the application's:
+///
+/// - IIS has rewritten requests by the URLs. What ran behind IIS still trusts them (older Symfony
+///   and Zend).
+/// - gunicorn takes a `SCRIPT_NAME` off the path, and a `PATH_INFO` passes there, too.
+/// - WSGI applications have a wrapper that takes off an `X-Script-Name`.
 const OTHER_PATHS: [&str; 5] =
     ["path-info", "script-name", "x-original-url", "x-rewrite-url", "x-script-name"];
 

@@ -83,7 +83,7 @@ impl HandedOver {
 }
 
 impl Outgoing {
-    /// A body that goes out by that protocol.
+    /// Makes a body that goes out over this protocol.
     pub(super) fn new(
         mut body: RequestBody,
         protocol: Protocol,

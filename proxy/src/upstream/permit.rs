@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::wire::Socket;
 
-/// A request with what lets it out to the worker.
+/// A request with the permit that lets it out to the worker.
 ///
-/// [`ReadyConnection::send`](super::ReadyConnection::send) takes nothing else. The proof is the
-/// permit: whoever makes permits of type `P` decides what may be sent.
+/// [`ReadyConnection::send`](super::ReadyConnection::send) takes nothing else. Code that makes
+/// permits of type `P` decides what may be sent.
 pub struct Admitted<R, P> {
     request: R,
     permit: P,
@@ -75,8 +75,8 @@ pub trait Permit: 'static {
     /// The connection is still read: the end may yet be seen.
     fn lost(&mut self, _how: Ending, _: LastBytes) {}
 
-    /// The worker has sent the head of its response, that long after the first byte, whoever still
-    /// waits for it.
+    /// The worker has sent the head of its response, this long after the first byte. Called even if
+    /// nobody waits for the response any more.
     fn answered(&self, _took: Duration) {}
 
     /// The worker has said something of a request that it had taken too long for, or will never
@@ -134,8 +134,8 @@ pub enum Ending {
     Cut,
 }
 
-/// A permit that is told of its end in any case: at the latest when it is dropped with its request,
-/// which happens when the worker thread is cut off.
+/// A permit that learns its end in any case. At the latest, that is when it is dropped with its
+/// request, because the worker thread is cut off.
 pub(super) type Held<P> = ScopeGuard<P, fn(P)>;
 
 /// Holds a permit.

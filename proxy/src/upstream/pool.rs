@@ -23,7 +23,7 @@ use crate::logging::WithCauses;
 use crate::server::Protocol;
 use crate::wire::{Background, Socket};
 
-/// How often the log says the same of a worker.
+/// How often the log repeats a complaint about a worker.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a client may leave a piece of its response lying while others wait for a connection.
@@ -336,7 +336,7 @@ impl Shared {
         true
     }
 
-    /// Opens a connection in a task of its own: whoever is the first in the queue then gets it.
+    /// Opens a connection in a task of its own. The first request in the queue then gets it.
     fn open(self: &Rc<Self>, wants: Wants, permit: QuotaPermit, deadline: Instant) {
         let is_for_all = self.expected(wants) == Protocol::Http2;
         let place = (!is_for_all).then(|| self.place());

@@ -1,4 +1,4 @@
-//! How many connections to workers the process may have, whoever opens them.
+//! Limits how many connections to workers the whole process has.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -17,12 +17,11 @@ pub(super) const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// quarter.
 const FEW_MAX: usize = 8;
 
-/// How many connections to workers all threads may have at once, whatever the upstreams. Clones
-/// share it.
+/// How many connections to workers all threads may have at once, over all upstreams. Clones share
+/// it.
 ///
-/// A quarter is for pools that have few: whoever has requests wait at one worker, on as many
-/// connections as there may be, keeps nobody from another worker, nor from the same one by another
-/// thread.
+/// A quarter is for pools that have few. So requests that wait at one worker, on as many
+/// connections as possible, block neither another worker nor another thread at the same worker.
 #[derive(Debug, Clone)]
 pub struct ConnectionQuota(Arc<Shared>);
 
@@ -56,7 +55,7 @@ impl ConnectionQuota {
         ConnectionQuota::of(usize::MAX, NonZeroUsize::MIN)
     }
 
-    /// One more for a pool that has so many, if there is one.
+    /// Takes one more connection for a pool that has this many, if the quota has room.
     pub(super) fn take(&self, has: usize) -> Option<QuotaPermit> {
         let most = self.most(has);
         let one_more = |taken: usize| (taken < most).then(|| taken + 1);
@@ -64,7 +63,7 @@ impl ConnectionQuota {
         Some(QuotaPermit(Arc::clone(&self.0)))
     }
 
-    /// One more for whoever can do without.
+    /// Takes one more connection for a caller that can do without: never one of the reserve.
     pub(super) fn take_spare(&self) -> Option<QuotaPermit> {
         self.take(usize::MAX)
     }

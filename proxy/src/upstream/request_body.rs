@@ -160,14 +160,14 @@ impl RequestBody {
         }
     }
 
-    /// It goes out by that protocol.
+    /// Sets the protocol that the body goes out over.
     pub(super) fn goes_by(&mut self, protocol: Protocol) {
         if let RequestBody::Streaming(streaming) = self {
             streaming.protocol = protocol;
         }
     }
 
-    /// The same body once more, unless it is streamed.
+    /// A copy of the body; `None` if it is streamed.
     pub(super) fn copy(&self) -> Option<RequestBody> {
         match self {
             RequestBody::Empty => Some(RequestBody::Empty),

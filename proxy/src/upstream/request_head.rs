@@ -34,19 +34,21 @@ pub enum InvalidHead {
     TwoLengths,
 }
 
-/// Makes the request that the worker gets of the one that the client sent, in the form that
-/// HTTP/1.1 has for it.
+/// Makes the worker's request from the client's, in the form that HTTP/1.1 has for it.
 ///
-/// Fields that concern the client's connection only are left out, framing is set anew from `body`,
-/// and fields named like fencing are dropped unless `kept` has them. `Upgrade: websocket` is passed
-/// on from HTTP/1.1 to a worker that may speak HTTP/1.1; any other request to upgrade is forwarded
-/// as if it were none.
+/// Drops fields that concern only the client's connection, and fields named like fencing unless
+/// `kept` has them. Sets the framing anew from `body`. Passes on `Upgrade: websocket` from HTTP/1.1
+/// to a worker that may speak HTTP/1.1. Forwards any other request to upgrade without its upgrade.
 ///
 /// # Errors
 ///
-/// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, if
-/// there is no host (which HTTP/1.0 alone does without) or an empty one and the worker may speak
-/// HTTP/2, or if there are two lengths.
+/// If the request has one of these:
+///
+/// - a target that is not one of a resource, such as that of CONNECT
+/// - a host that is missing (except over HTTP/1.0), invalid, or given twice
+/// - a target that names another host than `Host`
+/// - an empty host, if the worker may speak HTTP/2
+/// - two lengths
 pub fn outgoing_request(
     mut head: Parts,
     body: RequestBody,
@@ -214,11 +216,14 @@ fn is_host(authority: &[u8]) -> bool {
     is_host && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
 }
 
-/// Whether that is a name, an IPv4 address, or nothing. RFC 3986 (section 3.2.2) lets more stand in
-/// a name, such as `,` and `;`, but DNS has no names of hosts with it (RFC 1123, section 2.1; `_`
-/// is in use all the same), and who reads a list there reads another host. A name with an empty
-/// label (`a..b`) is none, but for what the dot behind an absolute one ends with: some servers
-/// would read a shorter name.
+/// Whether that is a name, an IPv4 address, or nothing.
+///
+/// RFC 3986 (section 3.2.2) allows more in a name, such as `,` and `;`. DNS has no host names with
+/// it (RFC 1123, section 2.1), except for `_`, which is in use. A server that reads a list there
+/// would read another host.
+///
+/// A name with an empty label (`a..b`) is invalid, because some servers would read a shorter name.
+/// The dot that ends an absolute name is valid.
 fn is_name(name: &str) -> bool {
     let mut before = b'.';
     name.bytes().all(|byte| {

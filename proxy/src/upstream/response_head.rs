@@ -97,6 +97,6 @@ fn is_number(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_digit)
 }
 
-/// What hyper is told of an answer's version: it writes the client's own anyway, and knows only
-/// this one here.
+/// The version of each response that hyper gets. hyper writes the client's own version anyway, and
+/// knows only this one here.
 pub(super) const ANSWER_VERSION: Version = Version::HTTP_11;

@@ -25,8 +25,8 @@ pub struct Upstream {
     pub connections_max: usize,
     /// Open connections of all threads, to this and other upstreams.
     pub quota: ConnectionQuota,
-    /// Requests of one worker thread that may wait for a connection. One more fails at once. A wait
-    /// costs little.
+    /// Requests of one worker thread that may wait for a connection. Further requests fail at once.
+    /// A wait costs little.
     pub waiting_max: usize,
     /// HTTP/2 requests at a time on one connection, where the worker does not allow fewer.
     pub streams_max: usize,

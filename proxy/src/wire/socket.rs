@@ -488,7 +488,7 @@ mod tests {
     }
 
     impl Records {
-        /// For whoever goes on writing on a connection.
+        /// Continues the records that this connection has sent.
         fn after(connection: ServerConnection) -> Records {
             let (number, secrets) = connection.dangerous_extract_secrets().unwrap().tx;
             let (

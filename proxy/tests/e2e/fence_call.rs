@@ -29,7 +29,7 @@ pub(crate) fn call_with(
     }
 }
 
-/// The same under a tenure, and for a lock where one is named.
+/// What the call is answered under a tenure, and for a lock if one is given.
 pub(crate) fn call(
     scene: &Scene,
     tenure: &Tenure,

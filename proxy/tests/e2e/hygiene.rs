@@ -201,7 +201,7 @@ fn audit(
     cut
 }
 
-/// The same of messages that have been read, and the targets of those that were cut.
+/// Audits messages that have been read, and the targets of those that were cut, like [`audit`].
 fn audit_messages(
     whole: &[Message],
     cut: &[String],

@@ -1,9 +1,15 @@
 //! The fencepost binary from outside: real etcd of both versions, real lock clients, real HTTP
 //! clients, and a worker that writes down what reaches it.
 //!
-//! The vocabulary: `fencepost` (the program), `store` (the lock store as masters use it), `scene`
-//! (both and a worker, with a ledger of what may have reached it), `refusal` (what a refusal looks
-//! like), `page` (the dashboard in a real browser), `frames` (a raw HTTP/2 client), `programs` (other people's clients).
+//! The vocabulary:
+//!
+//! - `fencepost`: the program
+//! - `store`: the lock store as masters use it
+//! - `scene`: program, store and a worker, with a ledger of what may have reached the worker
+//! - `refusal`: what a refusal looks like
+//! - `page`: the dashboard in a real browser
+//! - `frames`: a raw HTTP/2 client
+//! - `programs`: other people's clients
 
 mod fencepost;
 mod frames;

@@ -183,7 +183,7 @@ struct Chronicle {
 }
 
 impl Chronicle {
-    /// One more step: one of two owners writes or rewrites the key, or it is freed in one of two
+    /// Takes a step: one of two owners writes or rewrites the key, or it is freed in one of two
     /// ways.
     async fn step(&mut self, store: &Store, dice: &mut Dice) {
         match dice.roll(8) {

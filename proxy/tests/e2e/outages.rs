@@ -105,7 +105,7 @@ async fn an_event_stream_is_cut_after_an_outage_without_history() {
     scene.finish().await;
 }
 
-/// Whoever looks after the proxy reads why, and is not flooded.
+/// The log gives operators the reason, without a flood of lines.
 #[tokio::test]
 async fn an_absent_worker_is_logged_once_for_many_requests() {
     let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;

@@ -71,7 +71,7 @@ pub(crate) fn assert_refused<'a>(
     }
 }
 
-/// The same, of the answer to a gRPC request.
+/// The gRPC request was refused for that reason, and the refusal is what the contract says.
 #[track_caller]
 pub(crate) fn assert_refused_grpc(response: &Response, reason: &str) {
     let (_, _, grpc_status, action) = expected(response, reason);
@@ -87,7 +87,7 @@ pub(crate) fn assert_refused_grpc(response: &Response, reason: &str) {
     assert!(response.body.is_empty(), "{response:?}");
 }
 
-/// The same, of the answer to HEAD.
+/// The HEAD request was refused for that reason, and the refusal is what the contract says.
 #[track_caller]
 pub(crate) fn assert_refused_head(response: &Response, reason: &str) {
     let (_, status, _, action) = expected(response, reason);

@@ -185,8 +185,7 @@ async fn an_exempt_pass_goes_on_and_is_waited_for() {
     scene.finish().await;
 }
 
-/// Each turn has its time: that of another route, which has long been over, is none of its
-/// business.
+/// A route's turn has its own wait. The turn of another route, long over, does not shorten it.
 #[tokio::test]
 async fn a_pass_is_waited_for_though_another_route_turned_before() {
     let lock = r#"key = "/k""#;

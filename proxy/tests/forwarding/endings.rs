@@ -264,7 +264,8 @@ fn an_abandoned_event_stream_is_not_read_for_ever() {
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::TimedOut)]);
 }
 
-/// It held a connection to the worker for ever: whoever needs no token had all of them soon.
+/// Clients that need no token cannot occupy all connections to the worker by leaving their
+/// responses.
 #[test]
 fn an_abandoned_exempt_response_is_not_read_for_ever() {
     for silence in [PATIENCE, MOMENT] {

@@ -181,8 +181,8 @@ fn a_request_that_is_at_the_worker_whole_is_waited_for() {
     assert_eq!(tenures.cuts(), 0);
 }
 
-/// Races between the last piece of an upload and the end of its tenure. Whoever lost gets a longer
-/// start in the next round, so that they come as close as can be.
+/// Races between the last piece of an upload and the end of its tenure. The loser gets a longer
+/// start in the next round, so that the two come as close as possible.
 #[derive(Default)]
 struct Races {
     /// By how many microseconds the upload goes first.

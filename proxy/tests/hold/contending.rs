@@ -27,7 +27,7 @@ struct Held {
     lease: i64,
 }
 
-/// Whoever holds the lock now; under a later revision than that one.
+/// The present holder of the lock, once its revision is later than this one.
 async fn holder_after(stage: &Stage, revision: i64) -> Held {
     eventually("the lock is held anew", async || {
         let keys = stage.keys().await;
@@ -52,7 +52,7 @@ fn revision_of(seen: &Seen) -> i64 {
     seen.header("fence-revision").unwrap().parse().unwrap()
 }
 
-/// What is done to whoever holds the lock.
+/// A fault that hits the holder of the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     HolderPaused,
@@ -114,9 +114,10 @@ impl Contenders {
         self.holders[place].log().matches("lost the lock").count()
     }
 
-    /// Does it to whoever holds the lock, and undoes it. `lost_before`: how often it had lost the
-    /// lock when it held it for sure. Returns the revision after which the next tenure comes;
-    /// `None` if the lock was lost before, as it may be on a busy machine.
+    /// Inflicts the fault on the holder of the lock, and undoes it. `lost_before` is how often that
+    /// holder had lost the lock by the time it surely held it. Returns the revision after which the
+    /// next tenure comes. `None` if the lock was lost before the fault, as it may be on a busy
+    /// machine.
     async fn suffer(
         &mut self,
         stage: &mut Stage,

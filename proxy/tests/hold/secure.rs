@@ -16,7 +16,8 @@ use crate::stage::LOCK;
 /// Where those who wait in line for it have their entries.
 const QUEUE: &str = "/shards/2/lock.queue/";
 
-/// What `hold` is told of an etcd with TLS, and of a user who may use the locks and nothing else.
+/// The arguments of `hold` for an etcd with TLS, and for a user who may use the locks and nothing
+/// else.
 async fn arguments(
     etcd: &Etcd,
     security: &EtcdSecurity,

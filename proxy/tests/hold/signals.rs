@@ -164,8 +164,8 @@ async fn a_command_that_reads_from_its_terminal_is_named() {
     stage.is_left_clean().await;
 }
 
-/// What the README says of Ctrl-Z. The shell was told of a stopped job, and nobody of what became
-/// of its command.
+/// Ctrl-Z as the README describes it: the shell sees a stopped job, and the command ends with its
+/// lock. `fg` runs the command again.
 #[tokio::test]
 async fn a_holder_stopped_from_the_keyboard_reruns_its_command() {
     let stage = Stage::set().await;

@@ -1,7 +1,7 @@
 //! A panic ends one request, and nothing else.
 //!
-//! Nothing in the program panics on demand. But it logs, from the middle of its work, and here
-//! whoever takes a line of the log may panic over it: the stack is then unwound from exactly there.
+//! Nothing in the program panics on demand. So the test's log subscriber panics over a chosen line,
+//! and the stack unwinds from the middle of the program's work.
 
 mod mine;
 mod proxy;

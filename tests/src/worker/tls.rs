@@ -30,7 +30,7 @@ impl WorkerTls<'_> {
         self.config_for(ALL_VERSIONS)
     }
 
-    /// The same with certain versions of TLS.
+    /// As rustls takes it, limited to these versions of TLS.
     pub fn config_for(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));

@@ -9,7 +9,7 @@ pub(super) struct Message {
     pub(super) trailers: Vec<(String, String)>,
 }
 
-/// Why bytes are none.
+/// Why bytes are not a whole, unambiguous request.
 #[derive(Debug)]
 pub(super) enum Unread {
     /// More has to come.

@@ -35,7 +35,8 @@ impl Fencepost {
         Fencepost::run(&command, listen, &admin, Scratch::new()).await
     }
 
-    /// The same with a route of which these lines say the path and the lock, of the source "main".
+    /// Starts it with a configuration file of one route. The lines in `route` give the route's path
+    /// and its lock, which is one of the source "main".
     pub(crate) async fn with_route(worker: &FreePort, etcd: &Etcd, route: &str) -> Fencepost {
         let (listen, admin, scratch) = (FreePort::reserve(), FreePort::reserve(), Scratch::new());
         let file = scratch.path().join("fencepost.toml");

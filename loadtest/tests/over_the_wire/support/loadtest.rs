@@ -42,7 +42,7 @@ impl Running {
         Running::start_with(arguments, ("FENCEPOST_TEST", "1"))
     }
 
-    /// The same with one more variable in its environment.
+    /// Starts it with these arguments and one more environment variable.
     pub(crate) fn start_with(arguments: impl AsRef<str>, (name, value): (&str, &str)) -> Running {
         let scratch = Scratch::new();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost-loadtest"));

@@ -1,11 +1,16 @@
-//! The raw requests, one per line of `cases.jsonl` and `http2_cases.jsonl`: name, request, what is
-//! to become of it.
+//! The raw requests, one per line of `cases.jsonl` and `http2_cases.jsonl`: name, request, expected
+//! outcome.
 //!
-//! In each, `{path}` stands for a path of its own, `{T}` for the two lines of the good token,
-//! `{owner}` and `{revision}` for its parts, `{stale}` for the revision of an ended tenure, and
-//! `{hidden}` for a whole request with the good token that nobody must ever take for one. Over
-//! HTTP/2 a request is a list of fields, a body and trailers. The letters M, P, S and A stand for
-//! the usual pseudo-fields there, and the last item is the body that arrives, or `null`.
+//! Each request may contain placeholders:
+//!
+//! - `{path}`: a path of its own
+//! - `{T}`: the two lines of the good token
+//! - `{owner}` and `{revision}`: the parts of the good token
+//! - `{stale}`: the revision of an ended tenure
+//! - `{hidden}`: a whole request with the good token, which no server may ever take for one
+//!
+//! Over HTTP/2 a request is a list of fields, a body and trailers. The letters M, P, S and A stand
+//! for the usual pseudo-fields there. The last item is the body that arrives, or `null`.
 
 use serde_json::Value;
 

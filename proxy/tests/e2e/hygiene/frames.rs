@@ -38,7 +38,7 @@ pub(super) enum Frame {
     Flood,
     /// A piece of the body.
     Data(&'static str),
-    /// A piece of the body, and more than as much that is none.
+    /// A piece of the body, and more padding than that.
     Padded(&'static str),
     /// The last piece of the body.
     LastData(&'static str),

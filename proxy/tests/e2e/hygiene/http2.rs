@@ -1,4 +1,4 @@
-//! The same over HTTP/2, which becomes HTTP/1.1 at the worker.
+//! Plays cases over HTTP/2, which becomes HTTP/1.1 at the worker.
 
 use super::Scene;
 use super::audit;

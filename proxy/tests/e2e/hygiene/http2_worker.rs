@@ -1,4 +1,4 @@
-//! The same before a worker that speaks HTTP/2.
+//! Plays the cases before a worker that speaks HTTP/2.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -97,7 +97,7 @@ fn serve(mut stream: TcpStream, kept: &Mutex<Vec<Recorded>>, index: usize) {
     kept.lock().unwrap()[index].ended = true;
 }
 
-/// The messages on a connection, and why what is left is none; `None` if nothing is.
+/// The messages on a connection, and why the rest is not one; `None` if nothing is left.
 pub(super) fn messages(mut bytes: &[u8]) -> (Vec<Message>, Option<Unread>) {
     let mut all = Vec::new();
     while !bytes.is_empty() {

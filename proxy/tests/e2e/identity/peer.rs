@@ -48,7 +48,7 @@ impl Peer {
         Peer::speaking(authority, certificate, http, rustls::DEFAULT_VERSIONS)
     }
 
-    /// The same, with these versions of TLS.
+    /// A client like that of [`new`](Peer::new), which speaks these versions of TLS.
     pub(super) fn speaking(
         authority: &Authority,
         certificate: Option<&Issued>,

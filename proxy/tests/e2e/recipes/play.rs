@@ -10,7 +10,7 @@ use crate::fencepost::{Config, Fencepost, Route};
 /// A recipe, as `recipes/README.md` has it.
 pub(super) struct Recipe {
     name: String,
-    /// What its masters are told of the lock.
+    /// The lock, as its masters receive it.
     told: String,
     /// What stands in the route's `lock = { source = "main", … }`.
     lock: String,

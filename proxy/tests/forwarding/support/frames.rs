@@ -135,7 +135,7 @@ impl Frames {
         })
     }
 
-    /// The same connection, to write to while another thread reads from it.
+    /// A second handle on the connection, to write to while another thread reads from the first.
     pub(crate) fn writer(&self) -> Frames {
         Frames(Peer::new(self.0.stream().try_clone().unwrap()))
     }

@@ -1,5 +1,5 @@
-//! A proxy that forwards everything, between raw clients and raw workers. Whoever drives it says
-//! what happens when.
+//! A proxy that forwards everything, between raw clients and raw workers. The test decides what
+//! happens when.
 
 mod client;
 mod frames;

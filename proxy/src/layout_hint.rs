@@ -17,8 +17,8 @@ use crate::routes::record_range;
 /// How long is waited for what is only a hint.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often it is seen whether there are locks to look at.
-const TICK: Duration = Duration::from_secs(1);
+/// How often one lock is looked at, if there is one to look at: made-up keys cost the store no more.
+const TICK: Duration = Duration::from_millis(500);
 
 /// For how long what was found of a lock counts. It is logged no more often.
 const FRESH_FOR: Duration = Duration::from_secs(60);
@@ -85,27 +85,26 @@ impl LayoutHints {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            for ((source, key), refused) in self.due() {
-                let hint = look(sources, &source, &key).await;
-                if let Some(hint) = hint.as_ref().filter(|_| refused) {
-                    tracing::warn!(source, lock = %key, "requests are refused as no-owner: {hint}");
-                }
-                let suspect = Suspect { looked_at: Some(Instant::now()), refused: false, hint };
-                self.lock().insert((source, key), suspect);
+            let Some(((source, key), refused)) = self.due() else { continue };
+            let hint = look(sources, &source, &key).await;
+            if let Some(hint) = hint.as_ref().filter(|_| refused) {
+                tracing::warn!(source, lock = %key, "requests are refused as no-owner: {hint}");
             }
+            let suspect = Suspect { looked_at: Some(Instant::now()), refused: false, hint };
+            self.lock().insert((source, key), suspect);
         }
     }
 
-    /// The locks to look at now, and whether requests were refused since the last look. Forgets
-    /// those with neither a hint nor a refusal.
-    fn due(&self) -> Vec<((String, LockKey), bool)> {
+    /// A lock to look at now, and whether requests were refused since the last look. Forgets those
+    /// with neither a hint nor a refusal.
+    fn due(&self) -> Option<((String, LockKey), bool)> {
         let is_fresh = |suspect: &Suspect| {
             suspect.looked_at.is_some_and(|looked_at| looked_at.elapsed() < FRESH_FOR)
         };
         let mut locks = self.lock();
         locks.retain(|_, suspect| is_fresh(suspect) || suspect.refused || suspect.hint.is_some());
-        let due = locks.iter().filter(|(_, suspect)| !is_fresh(suspect));
-        due.map(|(place, suspect)| (place.clone(), suspect.refused)).collect()
+        let (place, suspect) = locks.iter().find(|(_, suspect)| !is_fresh(suspect))?;
+        Some((place.clone(), suspect.refused))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, LockKey), Suspect>> {

@@ -328,15 +328,16 @@ impl Running<'_> {
 
 /// Logs when requests can come for the first time. Never ends.
 async fn log_readiness(in_force: ActiveConfig) {
-    let mut poll = tokio::time::interval(READINESS_PERIOD);
-    loop {
-        poll.tick().await;
+    let is_ready = || {
         let generation = in_force.now();
-        if generation.sources.iter().all(|source| generation.is_ready(source)) {
-            tracing::info!("ready");
-            return std::future::pending().await;
-        }
+        generation.sources.iter().all(|source| generation.is_ready(source))
+    };
+    let mut poll = tokio::time::interval(READINESS_PERIOD);
+    while !is_ready() {
+        poll.tick().await;
     }
+    tracing::info!("ready");
+    std::future::pending().await
 }
 
 /// Where a browser on this machine finds the page; `None` of a unix socket.

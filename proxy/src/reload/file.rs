@@ -42,7 +42,7 @@ impl ConfigFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// If it can't be read, with its name and why. Where there is none, with what to do.
+    /// If it can't be read, with its name and why; for a missing file, also with what to do.
     pub fn read(path: &Path) -> Result<ConfigFile, String> {
         let first =
             read(path).map_err(|error| if path.exists() { error } else { error + NO_FILE })?;

@@ -185,6 +185,20 @@ fn a_cut_upload_never_looks_whole() {
 }
 
 #[test]
+fn a_worker_that_drops_a_cut_upload_leaves_it_uncertain() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin");
+    let mut peer = worker.next();
+    peer.head();
+    drop(client);
+    peer.until_end();
+    drop(peer);
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::BodyCut)]);
+}
+
+#[test]
 fn an_upload_and_a_download_do_not_wait_for_each_other() {
     // An echo that has no more room than its sockets: whoever does not read while it writes stops
     // both.

@@ -428,6 +428,7 @@ fn a_second_process_plays_the_part_it_is_told() {
     match std::env::var(PART).as_deref() {
         Ok("busy") => write_until_killed(Path::new(&path)),
         Ok("full") => write_until_the_disk_was_full_for_a_while(Path::new(&path)),
+        Ok("without files") => open_without_opening_a_file(Path::new(&path)),
         other => panic!("there is no part {other:?}"),
     }
 }
@@ -565,4 +566,60 @@ async fn nothing_is_added_behind_a_write_that_was_cut_short() {
     let recovered: u64 = line(&process, "recovered with ").await.parse().unwrap();
     assert!(process.end_of_itself().await.success());
     assert_eq!(tenure(&remembered(&path), "/a"), Some(recovered));
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_records_until_there_is_room() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("state");
+    let log = scratch.path().join("log");
+    let mut process = second_process(&mut on_a_limited_disk("unlimited"), "full", &path, &log);
+    let limit = |bytes: &str| {
+        let mut prlimit = Command::new("prlimit");
+        let limited = prlimit
+            .arg(format!("--pid={}", process.id()))
+            .arg(format!("--fsize={bytes}:"))
+            .status();
+        assert!(limited.expect("prlimit (of util-linux) can be started").success());
+    };
+    line(&process, "ready").await;
+    limit("4096");
+    let failure = line(&process, "failed with ").await;
+    assert!(
+        failure.starts_with(&format!(
+            "cannot write to the state_dir {}: File too large",
+            path.display()
+        ))
+    );
+    limit("unlimited");
+    let recovered: u64 = line(&process, "recovered with ").await.parse().unwrap();
+    assert!(process.end_of_itself().await.success());
+
+    let after = remembered(&path);
+    assert!(after.clean);
+    assert_eq!(tenure(&after, "/a"), Some(recovered));
+    assert_eq!(after.locks["main"].len(), 11);
+}
+
+fn open_without_opening_a_file(path: &Path) {
+    let _all: Vec<fs::File> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+    let Err(error) = StateDir::open(path) else { panic!("there was a file left") };
+    println!("failed with {}", chain(&error));
+}
+
+#[tokio::test]
+async fn nothing_is_made_below_a_name_that_is_not_durable() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("lib/fencepost");
+    let mut few_files = Command::new("prlimit");
+    let mut process = second_process(
+        few_files.arg("--nofile=64:"),
+        "without files",
+        &path,
+        &scratch.path().join("log"),
+    );
+    let failure = line(&process, "failed with ").await;
+    assert!(failure.ends_with("Too many open files (os error 24)"), "{failure}");
+    assert!(process.end_of_itself().await.success());
+    assert!(scratch.path().join("lib").is_dir() && !path.exists());
 }

@@ -241,6 +241,34 @@ async fn a_tenure_that_a_later_one_stands_in_the_way_of_is_not_let_in() {
     assert!(matches!(world.may_enter("b", 3), Err(EnterError::Record(_))));
 }
 
+#[tokio::test]
+async fn watching_routes_reach_the_disk_all_at_once() {
+    let (scratch, routes) = (Scratch::new(), 1_000);
+    let memory = Memory::open(scratch.path()).unwrap();
+    memory.state.begin().await.unwrap();
+    let watching = |number| {
+        format!(
+            "[[route]]\nname = \"r{number}\"\npath = \"/{number}/\"\nupstream = \"http://127.0.0.1:9000\"\nmode = \"shadow\"\n\
+             lock = {{ source = \"main\", key = \"/{number}\" }}\n"
+        )
+    };
+    let text: String = (0..routes).map(watching).collect();
+    let config = Config::from_toml(
+        "f.toml",
+        &format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[source.main]\nkind = \"memory\"\n{text}"
+        ),
+    );
+    let config = config.unwrap();
+    {
+        let mut told = pin!(memory.will_watch(&config));
+        let _ = poll_fn(|context| Poll::Ready(told.as_mut().poll(context))).await;
+    }
+    memory.state.written().await.unwrap();
+    drop(memory);
+    assert_eq!(StateDir::open(scratch.path()).unwrap().1.watched.len(), routes);
+}
+
 /// A note of a revision from before an acceptance would make the next start find that the store
 /// went back once more. The noting thread does nothing else here, so that several of so many
 /// acceptances would fall in between.

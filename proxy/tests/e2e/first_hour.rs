@@ -77,7 +77,7 @@ async fn a_missing_file_says_what_to_do() {
 
 #[tokio::test]
 async fn mistyped_command_suggests_no_internal_one() {
-    for (mistyped, suggested) in [("hold-watchdo", false), ("hold-star", false), ("chek", true)] {
+    for (mistyped, suggested) in [("hold-watchdo", false), ("hold-star", false), ("checks", true)] {
         let Ran { stderr, .. } = fencepost(mistyped).await.ended(64);
         assert!(!stderr.contains("hold-watchdog") && !stderr.contains("hold-start"), "{stderr}");
         assert!(!suggested || stderr.contains("'check'"), "{stderr}");

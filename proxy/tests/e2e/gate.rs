@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fencepost_tests::{
-    Answer, Behaviour, EtcdVersion, Latch, Response, Seen, Worker, eventually, until,
+    Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Response, Seen, Worker, eventually, until,
 };
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -164,6 +164,53 @@ async fn the_barrier_stands_for_a_client_that_has_left() {
         }
         scene.finish().await;
     }
+}
+
+#[tokio::test]
+async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1h""#])]).await;
+    let first = scene.store.hold(LOCK, "shard-1").await;
+    let held = scene.held(Ask::post("/held").under(&first)).await;
+    let second = scene.store.hold(LOCK, "shard-2").await;
+    scene.until_known(LOCK, Some("shard-2")).await;
+    let until_waiting = async |count: u64| {
+        eventually("so many wait at the barrier", async || {
+            let timeline = scene.fence.admin_json("/timeline").await;
+            let waits = timeline["locks"][0]["waits"].as_array()?;
+            (waits.iter().filter_map(|bar| bar["waiting"].as_u64()).sum::<u64>() == count)
+                .then_some(())
+        })
+        .await;
+    };
+    let counted = async |requests: f64| {
+        scene.until_metric(r#"fencepost_handoffs_total{route="k"}"#, requests).await;
+        scene.until_metric("fencepost_handoff_wait_seconds_count", requests).await;
+    };
+    for path in ["/second", "/.well-known/fence"] {
+        let mut line = scene.line().await;
+        line.begin(Ask::post(path).under(&second)).await.unwrap();
+        until_waiting(1).await;
+        drop(line);
+        until_waiting(0).await;
+    }
+    counted(2.0).await;
+    assert_eq!(scene.counted().await, 1, "only the one at the worker has a verdict");
+    assert_eq!(
+        scene.fence.metric("fencepost_verdict_seconds_count").await,
+        2.0,
+        "and one has left that was judged"
+    );
+    let refused = scene.start(Ask::post("/second").under(&second));
+    until_waiting(1).await;
+    let third = scene.store.hold(LOCK, "shard-3").await;
+    assert_refused(&refused.await.unwrap(), "stale-tenure", LOCK, &third);
+    counted(3.0).await;
+    let last = scene.start(Ask::post("/third").under(&third));
+    until_waiting(1).await;
+    held.ends().await;
+    assert_eq!(last.await.unwrap().status, 200);
+    counted(4.0).await;
+    scene.finish().await;
 }
 
 /// A client that waits at the barrier and leaves: its request is never sent.
@@ -369,6 +416,24 @@ async fn a_late_answer_ends_the_orphan_that_its_timeout_made() {
         }
         scene.finish().await;
     }
+}
+
+#[tokio::test]
+async fn an_overlong_request_is_an_orphan_however_busy_its_worker() {
+    let lines =
+        [r#"request_timeout = "500ms""#, r#"upstream_timeout = "1h""#, r#"orphan_timeout = "1h""#];
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines)]).await;
+    let trickle = Answer::ok("x".repeat(72_000)).trickling(1, Duration::from_millis(50));
+    scene.worker.on("/trickle", Behaviour::Answer(trickle));
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let mut line = scene.line().await;
+    line.begin(Ask::post("/trickle").under(&held)).await.unwrap();
+    let answer = tokio::time::timeout(PATIENCE, line.connection().final_response())
+        .await
+        .expect("it comes to an end");
+    assert!(answer.is_err(), "it is cut: {answer:?}");
+    scene.until_at_worker(LOCK, 0, 1).await;
+    scene.finish().await;
 }
 
 #[tokio::test]

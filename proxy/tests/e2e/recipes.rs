@@ -36,7 +36,7 @@ async fn late_writes_under_locks_of_the_shell_are_refused() {
 }
 
 #[tokio::test]
-async fn a_masters_work_ends_before_its_lock_is_anothers() {
+async fn a_masters_work_ends_before_its_lock_moves() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     // Each call of the shell's takes 2 s: it may take 3.
     tokio::join!(
@@ -215,7 +215,7 @@ fn node_master() -> Command {
 }
 
 #[tokio::test]
-async fn a_late_write_under_patronis_leader_key_is_refused() {
+async fn a_late_write_under_the_leader_key_of_patroni_is_refused() {
     let (page, scratch) = (section("Patroni"), Scratch::new());
     let folder = text(scratch.path());
     let installed = |path: &str| path.replace("/etc/patroni", &folder);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use fencepost_tests::{EtcdVersion, Scratch, request, until};
 
+use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::scene::{Ask, Scene};
 
@@ -306,5 +307,25 @@ async fn connections_to_a_worker_are_kept_unless_they_change() {
         scene.admits("/one/x", &tenure).await;
         assert_eq!(scene.worker.seen().last().unwrap().connection, connection);
     }
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_file_from_a_pipe_is_read_once_and_holds_up_nobody() {
+    let (scene, folder) =
+        (Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await, Scratch::new());
+    let file = folder.path().join("pipe.toml");
+    make_fifo(&file);
+    let (text, pipe) = (scene.config.toml(), file.clone());
+    let writer = std::thread::spawn(move || std::fs::write(pipe, text));
+    let mut fence = Fencepost::launch_with(&["serve", "-c", file.to_str().unwrap()]).await;
+    writer.join().unwrap().unwrap();
+    fence.wait_until_ready().await;
+    let why = format!("{}: is not a regular file, and so read at the start only", file.display());
+    fence.until_log(&why).await;
+    let answer = fence.admin("POST", "/reload").await;
+    assert_eq!((answer.status, answer.text()), (422, format!("nothing is changed:\n{why}\n")));
+    assert_eq!(fence.metric("fencepost_config_rejected").await, 0.0, "nothing is wrong with it");
+    assert!(fence.terminate().await.success());
     scene.finish().await;
 }

@@ -1,9 +1,9 @@
 //! What becomes of locks, their gates and their sources when another configuration is put in force.
 
 use fencepost_tests::{
-    Behaviour, BodyEnd, EtcdVersion, FreePort, Relay, Scratch, eventually, request,
+    Behaviour, BodyEnd, EtcdVersion, FreePort, Relay, Scratch, eventually, request, until,
 };
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
@@ -392,6 +392,25 @@ async fn watched_uploads_and_tunnels_are_cut_when_a_route_enforces() {
     scene.finish().await;
 }
 
+#[tokio::test]
+async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
+    for key in ["/k", "/{name}"] {
+        let route = |max_age: &str| {
+            Route::new("k", "/{name}/", &format!("key = {key:?}"))
+                .with(&format!("max_age = {max_age:?}"))
+        };
+        let scene = Scene::open(EtcdVersion::V3_5, &[route("1h")]).await;
+        let tenure = scene.store.hold(LOCK, "shard-1").await;
+        scene.admits("/k/x", &tenure).await;
+        let age =
+            async || scene.fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
+        until("the news grow old", async || age().await > 0.5).await;
+        scene.fence.reloads(&scene.config.clone().routes(&[route("500ms")])).await;
+        until("the news are young", async || age().await < 0.3).await;
+        scene.finish().await;
+    }
+}
+
 /// What `/metrics` has of a route.
 async fn series_of(scene: &Scene, route: &str) -> Vec<String> {
     let text = scene.fence.admin("GET", "/metrics").await.text();
@@ -437,5 +456,40 @@ async fn a_source_that_does_not_answer_is_not_added() {
     assert!(series.iter().any(|line| line == admits), "{admits} is not among {series:#?}");
     let held = scene.store.hold("/more/7", "shard-7").await;
     scene.admits("/more/7/x", &held).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_lock_asked_for_during_a_reload_is_checked_as_well() {
+    let templated =
+        |more: &str| Route::new("k", "/{name}/", &format!(r#"key = "/{{name}}"{more}"#));
+    let scene = Scene::with(EtcdVersion::V3_5, &[templated("")], |config| {
+        config.limit("confirm_timeout = \"30s\"")
+    })
+    .await;
+    let tenure = scene.store.hold("/7", "shard-1").await;
+    let relay = Relay::before(&scene.etcd).await;
+    relay.freeze().await;
+    let more = format!(
+        "[source.more]\nkind = \"etcd\"\nendpoints = [\"http://{}\"]\n[[route]]\nname = \"more\"\npath = \"/more/{{n}}/\"\n\
+         upstream = {:?}\nlock = {{ source = \"more\", key = \"/more/{{n}}\" }}\n",
+        relay.address(),
+        scene.worker.endpoint().to_string(),
+    );
+    let other =
+        scene.config.clone().routes(&[templated(", free_values = [\"nobody\"]")]).more(&more);
+    let held = RefCell::new(None);
+    let meanwhile = async {
+        until("the new source asks", async || relay.accepted() > 0).await;
+        held.replace(Some(scene.held(Ask::post("/7/held").under(&tenure)).await));
+        relay.restore().await;
+    };
+    let (reloaded, ()) = tokio::join!(scene.fence.reload(&other), meanwhile);
+    let said = reloaded.text();
+    assert!(
+        reloaded.status == 422 && said.contains("the record of /7 is read in another way"),
+        "{said}"
+    );
+    held.take().unwrap().ends().await;
     scene.finish().await;
 }

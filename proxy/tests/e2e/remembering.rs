@@ -1,12 +1,14 @@
 //! What a process with a `state_dir` knows of the one before it.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{Behaviour, EtcdVersion, Scratch, eventually, until};
+use fencepost_tests::{Behaviour, EtcdVersion, Process, Scratch, eventually, until};
 use futures_util::future::join_all;
 
+use crate::access_log::make_fifo;
 use crate::fence_call::call;
-use crate::fencepost::{Fencepost, Route};
+use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
 use crate::scene::{Ask, Scene};
 use crate::store::{Store, Tenure};
@@ -292,6 +294,73 @@ async fn a_stop_that_leaves_a_request_at_the_worker_is_unclean() {
         latch.open();
         scene.finish().await;
     }
+}
+
+const CLEAN: &str = "remembering: no earlier process has left anything at the worker";
+
+/// Starts another process. Its configuration lies beside the state.
+fn started(state_dir: &Scratch, config: &Config, by: &[&str]) -> Process {
+    let file = state_dir.path().join("fencepost.toml");
+    std::fs::write(&file, config.toml()).unwrap();
+    let mut command = Command::new(by[0]);
+    command.args(&by[1..]).arg(BINARY).arg("serve").arg("-c").arg(&file);
+    command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+    Process::start(&command, &state_dir.path().join("log"))
+}
+
+async fn nobody_waits(mut scene: Scene) {
+    let next = scene.store.hold(LOCK, "shard-2").await;
+    scene.start_again().await;
+    scene.fence.has_logged(CLEAN);
+    scene.admits("/", &next).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn after_a_start_that_fails_nobody_waits() {
+    let (mut scene, state_dir, _) = let_in(EtcdVersion::V3_5, guarded(&AN_HOUR)).await;
+    stop(&mut scene).await;
+    // Each source has some descriptors of its own, and so has each thread.
+    let sources: String =
+        (0..40).map(|at| format!("[source.more{at}]\nkind = \"memory\"\n")).collect();
+    let more = [
+        (scene.config.clone().more(&sources), "cannot put the configuration in force"),
+        (scene.config.clone().threads(40), "cannot start"),
+    ];
+    for (config, why) in more {
+        let mut process = started(&state_dir, &config, &["prlimit", "--nofile=64"]);
+        let (code, said) = (process.end_of_itself().await.code(), process.log());
+        assert!(code == Some(1) && said.contains(CLEAN) && said.contains(why), "{said}");
+    }
+    nobody_waits(scene).await;
+}
+
+#[tokio::test]
+async fn a_start_whose_disk_hangs_can_be_ended_and_leaves_nothing() {
+    let (mut scene, state_dir, _) = let_in(EtcdVersion::V3_5, guarded(&AN_HOUR)).await;
+    stop(&mut scene).await;
+    let next = state_dir.path().join("state/journal.next");
+    make_fifo(&next);
+    let mut process = started(&state_dir, &scene.config, &["env"]);
+    let status = format!("/proc/{}/status", process.id());
+    let hears = || {
+        let status = std::fs::read_to_string(&status).ok()?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+        (caught & 1 << (15 - 1) != 0).then_some(())
+    };
+    eventually("it hears SIGTERM", async || hears()).await;
+    process.hang_up(); // Who rotates logs or reloads knows of no start.
+    process.terminate();
+    let (code, log) = (process.end_of_itself().await.code(), process.log());
+    assert_eq!(code, Some(1), "{log}");
+    let told = [
+        "the disk does not answer: a write to the state_dir",
+        "looking at what an earlier process has left",
+    ];
+    assert!(told.iter().all(|text| log.contains(text)) && !log.contains("listening"), "{log}");
+    std::fs::remove_file(&next).unwrap();
+    nobody_waits(scene).await;
 }
 
 /// No journal can be written until the directory in its place is gone.

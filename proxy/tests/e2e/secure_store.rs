@@ -307,3 +307,52 @@ async fn an_access_that_comes_to_nothing_is_not_put_in_force() {
     assert_eq!(refused, [""; 0], "of {sent}");
     ledger.check(&worker);
 }
+
+#[tokio::test]
+async fn an_unreadable_lock_of_a_running_request_stops_nothing_else() {
+    let (security, options) = secured(60);
+    let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
+    enable_users(&etcd, &security, "secret-1").await;
+    let narrow = "etcdctl role add narrow
+         etcdctl role grant-permission narrow read /shards/kept
+         etcdctl user add narrow:secret-1
+         etcdctl user grant-role narrow narrow";
+    run_in_shell(&etcd, narrow).await;
+    let (store, worker) = (Store::secure(&etcd, &security).await, Worker::start().await);
+    let route = |name: &str, max_age: &str| {
+        let lock = format!("key = \"/shards/{name}\"");
+        Route::new(name, &format!("/{name}/"), &lock).with(&format!("max_age = {max_age:?}"))
+    };
+    let config = Config::of(&etcd, &worker, &[]);
+    let of_all = config.clone().routes(&[route("kept", "1h"), route("gone", "1h")]);
+    let fence = Fencepost::serve(&of_all.source(&access(&security, "fencepost"))).await;
+    let latch = worker.holds("/gone/held");
+    let (ledger, gone) = (Ledger::default(), store.hold("/shards/gone", "shard-1").await);
+    let held = {
+        let (listener, ledger) = (fence.listener.clone(), ledger.clone());
+        tokio::spawn(
+            async move { send(&listener, &ledger, Ask::post("/gone/held").under(&gone)).await },
+        )
+    };
+    worker.wait_for(1).await;
+
+    // Nothing is to be read for minutes: only the watch tells who holds the lock.
+    let narrowed = |max_age| {
+        config.clone().routes(&[route("kept", max_age)]).source(&access(&security, "narrow"))
+    };
+    fence.reloads(&narrowed("1h")).await;
+    store.hold("/shards/kept", "shard-2").await;
+    eventually("the watch goes on", async || {
+        let known = fence.admin_json("/locks//shards/kept").await;
+        (known["owner"].as_str() == Some("shard-2")).then_some(())
+    })
+    .await;
+    let age = async || fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
+    until("the news grow old", async || age().await > 0.5).await;
+    fence.reloads(&narrowed("500ms")).await;
+    until("reads go on", async || age().await < 0.3).await;
+    assert!(!held.is_finished());
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    ledger.check(&worker);
+}

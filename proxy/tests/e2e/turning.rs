@@ -30,6 +30,50 @@ async fn begin(scene: &Scene, head: &str, body: &str) -> Connection {
     client
 }
 
+/// Nobody judges what it let past: it goes on, and nobody waits for it.
+#[tokio::test]
+async fn what_was_let_past_goes_on_where_no_route_judges_its_like() {
+    let lock = r#"key = "/k""#;
+    let judge =
+        |name: &str, path: &str| Route::new(name, path, lock).with("handoff_timeout = \"200ms\"");
+    let rest = |name: &str| watching(Route::new(name, "/b/", lock));
+    for after in [
+        vec![judge("judge", "/a/"), Route::new("rest", "/b/", lock).with("mode = \"off\"")],
+        vec![judge("judge", "/a/")],
+        vec![judge("judge", "/a/"), rest("other")],
+        vec![judge("judge", "/a/more/"), judge("another", "/a/"), rest("rest")],
+        vec![judge("judge", "/a/"), judge("another", "/c/")],
+        vec![judge("judge", "/a/"), rest("rest"), judge("another", "/")],
+        vec![judge("judge", "/a/"), judge("another", "/b/judged/"), rest("rest")],
+    ] {
+        let before = [judge("judge", "/a/"), judge("judged", "/b/judged/"), rest("rest")];
+        let scene = Scene::open(EtcdVersion::V3_5, &before).await;
+        let holder = scene.store.hold(LOCK, "shard-1").await;
+        scene.until_known(LOCK, Some("shard-1")).await;
+        let mut upload = begin(
+            &scene,
+            "/b/up HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked",
+            "3\r\nhal\r\n",
+        )
+        .await;
+        let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
+        eventually("a part of the upload is there", async || {
+            of("/b/up").filter(|seen| seen.body_bytes == 3)
+        })
+        .await;
+        let mut unsent =
+            begin(&scene, "/b/unsent HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
+        scene.until_metric("fencepost_in_flight{route=\"rest\"}", 2.0).await;
+        scene.fence.reloads(&scene.config.clone().routes(&after)).await;
+        scene.admits("/a/next", &holder).await;
+        upload.send("4\r\nfall\r\n0\r\n\r\n").await.unwrap();
+        assert_eq!(upload.final_response().await.unwrap().status, 200);
+        unsent.send("ite").await.unwrap();
+        assert_eq!(unsent.final_response().await.unwrap().status, 200);
+        scene.finish().await;
+    }
+}
+
 /// A request that was let past ends, and the holder's, begun before, goes out after it.
 async fn lets_in(scene: &Scene, held: Held, path: &str, next: JoinHandle<Response>) {
     held.ends().await;

@@ -1,6 +1,6 @@
 //! Uploads that are under way while etcd does not answer, has forgotten its history, or goes back.
 
-use fencepost_tests::{BodyEnd, Connection, EtcdVersion, PATIENCE, eventually};
+use fencepost_tests::{BodyEnd, Connection, EtcdVersion, PATIENCE, Relay, eventually};
 
 use crate::fencepost::Route;
 use crate::scene::Scene;
@@ -64,6 +64,32 @@ async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
         is_answered(client).await;
         scene.finish().await;
     }
+}
+
+/// No request comes that would have the lock read: the upload has it read itself.
+#[tokio::test]
+async fn an_upload_goes_on_after_etcd_lost_its_history() {
+    let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
+    let relay = Relay::before(&etcd).await;
+    let through = format!("http://{}", relay.address());
+    let scene = Scene::seeing(etcd, &[through], &[route("/{name}", "1h")]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    let mut client = begin(&scene, &holder).await;
+    let other = scene.store.hold("/other", "shard-1").await;
+    eventually("the lock is read again", async || {
+        let as_of = scene.fence.admin_json("/locks//k").await["as_of"].as_i64();
+        (as_of >= Some(other.revision)).then_some(())
+    })
+    .await;
+    relay.cut().await;
+    until_age(&scene, "the news is too old", |age| age > 1.0).await;
+    scene.store.delete("/other").await;
+    let newest = scene.store.hold("/third", "shard-1").await;
+    scene.etcd.etcdctl(&["compact", &newest.revision.to_string()]).await;
+    send_rest(&mut client).await;
+    relay.restore().await;
+    is_answered(client).await;
+    scene.finish().await;
 }
 
 #[tokio::test]

@@ -81,6 +81,20 @@ fn a_cut_tunnel_counts_for_orphan_timeout_harmless_or_not() {
     scene.metric_becomes("fencepost_cut_requests_total", "1");
 }
 
+/// A worker that never answers is waited for once, and not once more when it is given up.
+#[test]
+fn a_silent_worker_is_waited_for_once_for_orphan_timeout() {
+    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"3s\"");
+    let mut client = scene.get(&scene.hold("a"));
+    let mut peer = scene.worker.next();
+    peer.next_request();
+    assert!(client.head().starts_with("HTTP/1.1 504 "));
+    let before = Instant::now();
+    assert_eq!(peer.until_end(), b"", "until it is given up");
+    scene.metric_becomes("fencepost_orphans_expired_total", "1");
+    assert!(before.elapsed() < Duration::from_secs(6), "{:?}", before.elapsed());
+}
+
 #[test]
 fn a_late_answer_holds_the_successor_up_until_its_end() {
     // The successor is given no longer than that either.

@@ -161,6 +161,27 @@ fn give_up_many(proxy: &Proxy, frames: &mut Frames) {
     }
 }
 
+#[test]
+fn a_connection_with_many_resets_is_used_if_there_is_no_other() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(
+        worker.address(),
+        Settings { ready_timeout: Duration::from_secs(1), ..to_http2() },
+    );
+    let mut other = proxy.client();
+    other.send(GET);
+    let mut frames = Frames::with_streams(worker.next(), 100).at_stream_1();
+    give_up_many(&proxy, &mut frames);
+    let mut first = proxy.client();
+    first.send(GET);
+    let _silent = worker.next();
+    assert!(first.answer().0.starts_with("HTTP/1.1 503 "));
+    let mut next = proxy.client();
+    next.send(GET);
+    assert_eq!(frames.next(), Frame::Headers { stream: 131 });
+    frames.answers(131, &mut next);
+}
+
 /// Many clients that reset a few requests each are a flood of resets to the worker, which ended the
 /// connection with all that was under way there.
 #[test]

@@ -10,6 +10,7 @@ mod hostile_workers;
 mod http2;
 mod http2_connections;
 mod messages;
+mod panics;
 mod pools;
 mod quota;
 mod seal;

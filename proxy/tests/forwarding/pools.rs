@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
-use fencepost::upstream::Ending;
-use fencepost_config::UpstreamAddress;
+use fencepost::server::Protocol;
+use fencepost::upstream::{Ending, Speaks, Upstream};
+use fencepost_config::{HostPort, UpstreamAddress};
+use http::{Request, StatusCode};
 
-use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker};
+use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 
@@ -66,6 +68,31 @@ fn a_connection_that_the_worker_has_closed_is_not_used() {
     assert!(
         proxy.wait_for_events(3000).iter().all(|event| *event == Event::Finished(Ending::Complete))
     );
+}
+
+#[test]
+fn what_a_worker_hides_behind_an_answer_answers_nobody() {
+    const FORGED: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged";
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 44\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\nContent-Length: 44\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: y\nContent-Length: 0\n\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let (worker, proxy) = Proxy::by_hand();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
+        peer.send(&format!("{answer}{FORGED}"));
+        assert!(!client.head().contains("forged"));
+        client.send(GET);
+        assert_eq!(peer.until_end(), b"", "{answer}");
+        let mut next = worker.next();
+        next.next_request();
+        next.respond("honest");
+        assert_eq!(client.answer().1, b"honest", "{answer}");
+    }
 }
 
 #[test]
@@ -135,6 +162,91 @@ fn an_idle_connection_is_closed_in_time() {
     peer.respond("hello");
     client.answer();
     assert_eq!(peer.until_end(), b"", "closed without another word");
+}
+
+/// Of how many connections to a worker, by their ports at our end, the kernel knows our end.
+fn ends_left(ours: &[u16], worker: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let port = |address: &str| {
+        address.rsplit(':').next().and_then(|port| u16::from_str_radix(port, 16).ok())
+    };
+    let is_one = |line: &&str| match line.split_whitespace().map(port).collect::<Vec<_>>()[..] {
+        [_, Some(local), Some(remote), ..] => ours.contains(&local) && remote == worker,
+        _ => false,
+    };
+    table.lines().filter(is_one).count()
+}
+
+/// A port in TIME_WAIT for each HEAD would use up all ports at some hundreds a second.
+#[test]
+fn a_connection_that_is_done_leaves_no_port_behind() {
+    let (worker, proxy) = Proxy::by_hand();
+    let mut client = proxy.client();
+    let mut ask = |request: &str| {
+        client.send(request);
+        let mut peer = worker.next();
+        peer.head();
+        let ours = peer.stream().peer_addr().unwrap().port();
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+        assert!(client.head().starts_with("HTTP/1.1 200 "));
+        (peer, ours)
+    };
+    let heads = (0..200).map(|_| ask("HEAD / HTTP/1.1\r\nHost: test\r\n\r\n"));
+    let (mut peers, ours): (Vec<Peer>, Vec<u16>) = heads.unzip();
+    for peer in &mut peers {
+        assert_eq!(peer.until_end(), b"", "it is closed");
+    }
+    assert_eq!(ends_left(&ours, worker.address().port()), 0);
+
+    // It has answered before it has read this, and is not to lose it.
+    let (mut peer, ours) = ask("HEAD / HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nbody");
+    assert_eq!(
+        ends_left(&[ours], worker.address().port()),
+        1,
+        "an orderly end waits for the worker's"
+    );
+    assert_eq!(peer.until_end(), b"body");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_thousand_requests_at_once_share_four_connections() {
+    let worker = Worker::by_hand();
+    let address = UpstreamAddress::Tcp(HostPort {
+        host: worker.address().ip().to_string(),
+        port: worker.address().port(),
+    });
+    let usual = Upstream::new(address.clone(), Speaks::Cleartext(Protocol::Http1));
+    let (waiting_max, ready_timeout) = (usual.waiting_max, 10 * PATIENCE);
+    let settings =
+        Settings { connections_max: 4, waiting_max, ready_timeout, ..Settings::default() };
+    let proxy = Proxy::before_address(address, settings);
+    let request = |path| Request::get(format!("http://shard.example{path}")).body(()).unwrap();
+    let mut clients = Vec::new();
+    let mut answers = Vec::new();
+    for _ in 0..40 {
+        let mut client = Http2Client::connect(proxy.address()).await;
+        for _ in 0..100 {
+            answers.push(client.send(request("/")).await);
+        }
+        // Streams are begun in their order: by then those before it wait, or have a connection.
+        assert_eq!(
+            client.send(request("/refuse")).await.await.unwrap().status(),
+            StatusCode::PRECONDITION_FAILED
+        );
+        clients.push(client);
+    }
+    for _ in 0..4 {
+        let mut peer = worker.next();
+        std::thread::spawn(move || {
+            while peer.next_request().is_some() {
+                peer.respond("hello");
+            }
+        });
+    }
+    for answer in answers {
+        assert_eq!(answer.await.unwrap().status(), StatusCode::OK);
+    }
+    assert!(!worker.has_another());
 }
 
 #[test]

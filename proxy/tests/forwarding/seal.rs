@@ -181,6 +181,33 @@ fn a_request_that_is_at_the_worker_whole_is_waited_for() {
     assert_eq!(tenures.cuts(), 0);
 }
 
+#[test]
+fn the_end_of_another_locks_tenure_touches_nothing() {
+    let worker = Worker::by_hand();
+    let (ours, other) = (Tenures::new(), Tenures::new());
+    let tenures = vec![("/", ours.clone()), ("/other", other.clone())];
+    let proxy = Proxy::with(worker.address(), Settings { tenures, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let mut peer = worker.next();
+    peer.head();
+    peer.line();
+    peer.line();
+    let mut stranger = proxy.client();
+    stranger.send(&CHUNKED.replace("POST /", "POST /other"));
+    let mut others_peer = worker.next();
+    others_peer.head();
+    other.end();
+    others_peer.until_end();
+    assert_eq!(peer.within(MOMENT), b"", "and no end");
+    client.send("0\r\n\r\n");
+    peer.line();
+    peer.line();
+    peer.respond("done");
+    assert_eq!(client.answer().1, b"done");
+    assert_eq!((ours.cuts(), other.cuts()), (0, 1));
+}
+
 /// Races between the last piece of an upload and the end of its tenure. The loser gets a longer
 /// start in the next round, so that the two come as close as possible.
 #[derive(Default)]
@@ -255,6 +282,23 @@ fn got_all(peer: &mut Peer, mut length: usize) -> bool {
         length = length.checked_sub(some.len()).expect("no more than was sent");
     }
     true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_to_an_http2_worker_is_reset_when_its_tenure_ends() {
+    let tenures = Tenures::new();
+    let mut worker = Http2Worker::start().await;
+    let settings = Settings { upstream_protocol: Protocol::Http2, ..fenced(&tenures) };
+    let proxy = Proxy::with(worker.address, settings);
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let (request, _answer) = worker.next().await;
+    let mut heard = request.into_body();
+    assert_eq!(some(&mut heard, 5).await, b"begin");
+    tenures.end();
+    assert!(matches!(heard.data().await, Some(Err(_))));
+    assert_eq!(events(&proxy, 1).await, [BODY_CUT]);
+    assert!(tokio::task::block_in_place(|| client.head()).starts_with("HTTP/1.1 502 "));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,13 +1,19 @@
 //! Workers behind TLS: what is spoken, which connections are used, and how cuts look.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fencepost::upstream::{Ending, UpstreamTls};
+use fencepost::upstream::{ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamTls, Wants};
+use fencepost::wire::Background;
+use fencepost_config::{HostPort, UpstreamAddress};
 use fencepost_tests::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
 use fencepost_tls::{Followed, Look};
 use http::Version;
+use tokio::task::LocalSet;
+use tokio::time::Instant;
 
 use crate::support::{
     Certificates, Event, MOMENT, PATIENCE, Proxy, Settings, Tenures, TlsPeer, TlsWorker, field,
@@ -82,6 +88,33 @@ async fn a_connection_speaks_what_the_worker_picks_for_it() {
     }
 }
 
+/// News of streams, which a websocket cannot use, does not cost it its place.
+#[tokio::test]
+async fn a_websocket_gets_what_another_pool_does_not_use() {
+    let certificates = Certificates::new();
+    let worker = Worker::start_tls(&WorkerTls {
+        identity: &certificates.worker,
+        client_ca: None,
+        protocols: BOTH,
+    })
+    .await;
+    let quota = ConnectionQuota::of(2, NonZeroUsize::MIN);
+    let pool = || {
+        let (host, port) = (address_of(&worker).ip().to_string(), address_of(&worker).port());
+        let address = UpstreamAddress::Tcp(HostPort { host, port });
+        let upstream = Upstream::new(address, Speaks::Tls(certificates.client()));
+        let upstream = Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, ..upstream };
+        Pool::new(upstream, Background::default())
+    };
+    let work = async {
+        let (pool, other) = (pool(), pool());
+        drop(other.ready(Wants::Http1, Instant::now() + PATIENCE).await.unwrap());
+        let _stream = pool.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
+        assert!(pool.ready(Wants::Http1, Instant::now() + PATIENCE).await.is_ok());
+    };
+    LocalSet::new().run_until(work).await;
+}
+
 /// HTTP/2 has no upgrade: such a request gets a connection for which only HTTP/1.1 is offered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_websocket_to_an_http2_worker_gets_its_own_connection() {
@@ -152,6 +185,54 @@ fn records_that_carry_nothing_of_http_leave_a_connection_in_use() {
         assert_eq!(client.answer().1, b"hello");
     }
     assert!(!worker.has_another());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_changes_its_protocol_gets_each_request_once() {
+    const CLIENTS: usize = 8;
+    const REQUESTS: usize = 60;
+    let certificates = Certificates::new();
+    let tls = |protocols| WorkerTls { identity: &certificates.worker, client_ca: None, protocols };
+    let worker = Worker::start_tls(&tls(BOTH)).await;
+    let ours = certificates.client();
+    let proxy = Proxy::with(address_of(&worker), Settings { threads: 2, ..over(ours.clone()) });
+    let answered = AtomicUsize::new(0);
+    tokio::task::block_in_place(|| {
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    let (proxy, answered) = (&proxy, &answered);
+                    scope.spawn(move || {
+                        let mut connection = proxy.client();
+                        for number in 0..REQUESTS {
+                            let answer = connection.get(&format!("/{client}/{number}"));
+                            assert!(is_ok(&answer), "{answer:?}");
+                            answered.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            let mut turns = [H1, BOTH].into_iter().cycle();
+            while clients.iter().any(|client| !client.is_finished()) {
+                let before = answered.load(Ordering::Relaxed);
+                while answered.load(Ordering::Relaxed) < before + 20
+                    && clients.iter().any(|client| !client.is_finished())
+                {
+                    thread::yield_now();
+                }
+                worker.change_tls(&tls(turns.next().unwrap()));
+                certificates.begin_anew(&ours);
+            }
+        });
+    });
+    let seen = worker.wait_for_answered(CLIENTS * REQUESTS).await;
+    let mut paths: Vec<_> = seen.iter().map(|request| request.path.clone()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!((seen.len(), paths.len()), (CLIENTS * REQUESTS, CLIENTS * REQUESTS), "each once");
+    for version in [Version::HTTP_11, Version::HTTP_2] {
+        assert!(seen.iter().any(|request| request.version == version), "{version:?}");
+    }
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! What is spoken after `101 Switching Protocols`.
 
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
 
 use fencepost::upstream::{Ending, Timeouts};
 
 use crate::support::{
-    Client, Event, MOMENT, Peer, Proxy, Settings, Tenures, Worker, assert_is_asked, field,
+    Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker,
+    assert_is_asked, field, write_until_blocked,
 };
 
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\
@@ -156,6 +158,32 @@ fn a_worker_that_switches_protocols_unasked_gets_no_tunnel() {
     }));
     assert!(proxy.client().get("/").0.starts_with("HTTP/1.1 502 "));
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+}
+
+/// By TLS an end has to be written, and such a client leaves no room for it.
+#[test]
+fn an_unread_tls_tunnel_is_closed_with_its_tenure() {
+    let (certificates, worker, tenures) = (Certificates::new(), Worker::by_hand(), Tenures::new());
+    let (listen_tls, tenures_of) =
+        (Some(certificates.listening()), vec![("/chat", tenures.clone())]);
+    let settings = Settings { listen_tls, tenures: tenures_of, ..Settings::default() };
+    let proxy = Proxy::with(worker.address(), settings);
+    let mut client = certificates.connect(proxy.address());
+    client.write_all(UPGRADE.as_bytes()).unwrap();
+    let mut peer = worker.next();
+    peer.head();
+    peer.send(SWITCH);
+    let mut head = vec![0; 12];
+    client.read_exact(&mut head).unwrap();
+    assert_eq!(head, b"HTTP/1.1 101");
+    write_until_blocked(&peer, 256 * 1024 * 1024);
+    tenures.end();
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Cut)]);
+    let deadline = Instant::now() + PATIENCE;
+    while proxy.server().connections_by_thread() != [0] {
+        assert!(Instant::now() < deadline, "the connection is still open");
+        std::thread::yield_now();
+    }
 }
 
 #[test]

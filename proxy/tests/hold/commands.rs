@@ -1,6 +1,8 @@
 //! Commands that run and end under a lock, and what is left of them.
 
-use fencepost_tests::{Scratch, eventually};
+use std::path::PathBuf;
+
+use fencepost_tests::{Scratch, eventually, until};
 use rustix::process::Signal;
 
 use crate::holder::{BINARY, Holder, is_wrong_usage};
@@ -142,6 +144,27 @@ async fn what_a_command_leaves_ends_before_its_lock_is_given_back() {
         ["left processes behind", "has not ended in time: killing it", "gave /shards/2/lock back"];
     let places = said.map(|said| log.find(said).unwrap_or_else(|| panic!("no {said:?} in {log}")));
     assert!(places.is_sorted(), "{log}");
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn what_is_asked_to_end_with_its_command_is_asked_once() {
+    let stage = Stage::set().await;
+    let script = r#"
+        sh -c 'trap "echo asked >> $1/log" TERM; trap "go=1" USR1; echo ready >> $1/log
+            until [ "$go" ]; do sleep 0.02; done; echo over >> $1/log' left $stage &
+        wait"#;
+    let mut holder = Holder::start(&stage, "a", &["--grace", "60s"], script);
+    stage.until_lines("log", 1).await;
+    let (command, _) =
+        holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap();
+    holder.signal(Signal::TERM);
+    let command = PathBuf::from(format!("/proc/{}", command.as_raw_nonzero()));
+    until("leave was taken of the command", async || !command.exists()).await;
+    stage.until_lines("log", 2).await;
+    holder.signal(Signal::USR1);
+    assert_eq!(holder.code().await, 143);
+    assert_eq!(stage.read("log"), "ready\nasked\nover\n");
     stage.is_left_clean().await;
 }
 

@@ -1,6 +1,7 @@
 //! `--fence`: the door is closed behind the predecessor before the command starts.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use fencepost_tests::{Answer, Behaviour, Latch, Relay, Worker, request, until};
 use rustix::process::Signal;
@@ -66,6 +67,36 @@ async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
         assert_eq!(stage.read("log"), "ran\n");
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_stand_in_of_an_absent_proxy_is_asked_again() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    let calls = AtomicUsize::new(0);
+    worker.when(move |_| {
+        let answers = [(503, "2"), (502, "0"), (504, "0"), (204, "0")];
+        let (status, retry_after) = answers[calls.fetch_add(1, Ordering::Relaxed)];
+        Some(Behaviour::Answer(Answer::status(status, "").header("retry-after", retry_after)))
+    });
+    let url = worker.endpoint().to_string();
+    let began = Instant::now();
+    let mut holder = Holder::start(&stage, "a", &["--fence", &url], "touch $stage/started");
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(stage.file("started").exists());
+    let answers = [
+        ("503 Service Unavailable", "2s"),
+        ("502 Bad Gateway", "100ms"),
+        ("504 Gateway Timeout", "100ms"),
+    ];
+    let said = answers.map(|(status, pause)| {
+        format!(
+            "fencepost hold: waiting for {url}: it answered {status}; asking again in {pause}\n"
+        )
+    });
+    assert_eq!(holder.log(), said.concat());
+    stage.is_left_clean().await;
 }
 
 #[tokio::test]

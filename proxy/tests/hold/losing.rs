@@ -87,7 +87,7 @@ async fn with_once_a_lost_lock_is_the_end() {
 }
 
 #[tokio::test]
-async fn without_etcd_a_command_dies_before_its_lock_is_anothers() {
+async fn without_etcd_a_command_dies_before_its_lock_moves() {
     let stage = Stage::set().await;
     let ttl = Duration::from_secs(3);
     let mut holder = Holder::start(&stage, "a", &["--once", "--ttl", "3s"], STUBBORN);
@@ -103,6 +103,27 @@ async fn without_etcd_a_command_dies_before_its_lock_is_anothers() {
     assert_eq!(holder.code().await, 76);
     assert!(holder.log().contains("no renewal was confirmed in time"), "{}", holder.log());
     stage.is_left_clean().await;
+}
+
+/// The lock is lost while `hold` ends what the command left.
+#[tokio::test]
+async fn an_ended_command_is_not_run_again_for_what_it_left() {
+    for once in [&[][..], &["--once"]] {
+        let stage = Stage::set().await;
+        let script = r#"echo ran >> $stage/log
+            sh -c 'trap "" TERM; touch $1/deaf; while :; do sleep 0.02; done' left $stage &
+            until [ -e $stage/deaf ]; do sleep 0.02; done
+            exit 3"#;
+        let arguments = [&["--ttl", "3s", "--grace", "30s", "--verbose"], once].concat();
+        let mut holder = Holder::start(&stage, "a", &arguments, script);
+        holder.until_log("the command has ended and left processes behind").await;
+        stage.etcd.pause().await;
+        holder.until_log("lost the lock: no renewal was confirmed in time").await;
+        stage.etcd.resume();
+        assert_eq!(holder.code().await, 3, "{once:?}: {}", holder.log());
+        assert_eq!(stage.read("log"), "ran\n", "{once:?}");
+        stage.is_left_clean().await;
+    }
 }
 
 /// Both were there to be seen at once: the end of the command, and that of the time for which the

@@ -14,8 +14,8 @@ use crate::stage::{LOCK, Stage};
 const WITHOUT_POWER: [&str; 3] = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill"];
 
 /// What runs as another user, once it is there, for as long as there is the file `go`.
-const ANOTHERS: &str = r#"setpriv --reuid 65534 --clear-groups --inh-caps=-all \
-    sh -c 'echo there >> $1/log; while [ -e $1/go ]; do sleep 0.02; done' anothers $stage"#;
+const OTHER_USERS: &str = r#"setpriv --reuid 65534 --clear-groups --inh-caps=-all \
+    sh -c 'echo there >> $1/log; while [ -e $1/go ]; do sleep 0.02; done' other $stage"#;
 
 /// A stage on which other users may write, too; `None` where the tests may not run anything as
 /// another user.
@@ -41,7 +41,7 @@ async fn command_of_another_user_is_named_when_it_cannot_be_killed() {
     let Some(stage) = stage().await else { return };
     let arguments = ["--once", "--ttl", "10s", "--grace", "200ms"];
     let mut holder =
-        Holder::start_by(&WITHOUT_POWER, &stage, "a", &arguments, &format!("exec {ANOTHERS}"));
+        Holder::start_by(&WITHOUT_POWER, &stage, "a", &arguments, &format!("exec {OTHER_USERS}"));
     stage.until_lines("log", 1).await;
     stage.client().delete(LOCK, None).await.unwrap();
     holder.until_log("runs as another user, so that it cannot be killed; it may run on beside the next holder's").await;
@@ -53,7 +53,7 @@ async fn command_of_another_user_is_named_when_it_cannot_be_killed() {
 #[tokio::test]
 async fn what_a_command_leaves_as_another_user_is_named() {
     let Some(stage) = stage().await else { return };
-    let script = format!("{ANOTHERS} & until [ -e $stage/log ]; do sleep 0.02; done; exit 3");
+    let script = format!("{OTHER_USERS} & until [ -e $stage/log ]; do sleep 0.02; done; exit 3");
     let mut holder = Holder::start_by(&WITHOUT_POWER, &stage, "a", &[], &script);
     assert_eq!(holder.code().await, 3);
     let left =

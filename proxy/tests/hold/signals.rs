@@ -33,6 +33,31 @@ async fn signals_are_passed_on_and_the_command_says_how_it_ends() {
     stage.is_left_clean().await;
 }
 
+/// `nohup` protects the command from the end of its terminal.
+#[tokio::test]
+async fn signals_ignored_from_the_start_stay_ignored() {
+    let stage = Stage::set().await;
+    let ignored = [Signal::HUP, Signal::INT, Signal::QUIT];
+    let script = "trap 'echo on >> $stage/log' USR1; trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
+    let mut holder =
+        Holder::start_by(&["env", "--ignore-signal=HUP,INT,QUIT"], &stage, "a", &[], script);
+    stage.until_lines("log", 1).await;
+    let mut waiting =
+        Holder::start_by(&["env", "--ignore-signal=HUP,INT,QUIT"], &stage, "b", &[], "true");
+    eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
+    for signal in ignored {
+        holder.signal(signal);
+        waiting.signal(signal);
+    }
+    // The next one finds the command as it was.
+    holder.signal(Signal::USR1);
+    assert_eq!(stage.until_lines("log", 2).await, ["ready", "on"]);
+    waiting.signal(Signal::TERM);
+    holder.signal(Signal::TERM);
+    assert_eq!([waiting.code().await, holder.code().await], [143, 9]);
+    stage.is_left_clean().await;
+}
+
 #[tokio::test]
 async fn a_stubborn_command_is_killed_after_its_grace_under_its_lock() {
     let stage = Stage::set().await;
@@ -77,6 +102,49 @@ async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
     }
     held.signal(Signal::TERM);
     assert_eq!(held.code().await, 0);
+    stage.is_left_clean().await;
+}
+
+/// The kernel stops a background process that writes to a terminal with `tostop`.
+#[tokio::test]
+async fn a_terminal_that_stops_its_background_stops_no_watchdog() {
+    let stage = Stage::set().await;
+    let hold = |command: &str| {
+        format!(
+            "stty tostop; sh -c 'echo $$ >> {stage}/pid; exec {BINARY} hold --etcd {etcd} --lock {LOCK} --owner a --ttl 2s --once \
+                -- {command}'; echo ended $?",
+            stage = stage.file("").display(),
+            etcd = stage.etcd.endpoint(),
+        )
+    };
+    let start = |command: &str, log: &str| {
+        let mut script = Command::new("script");
+        script.args(["-q", "-c", &hold(command), "/dev/null"]).stdin(Stdio::null());
+        Process::start(&script, &stage.file(log))
+    };
+    // While the lock is taken and no command runs yet, there is nobody that a watchdog would end.
+    let command = format!("sh -c \"echo >> {}; exec sleep 1000\"", stage.file("log").display());
+    let mut terminal = start(&command, "terminal");
+    stage.until_lines("log", 1).await;
+    let pid = Pid::from_raw(stage.until_lines("pid", 1).await[0].parse().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let said = "its holder stands still: ending the command";
+    eventually("its watchdog says so", async || {
+        stage.read("terminal").contains(said).then_some(())
+    })
+    .await;
+    kill_process(pid, Signal::CONT).unwrap();
+    terminal.end_of_itself().await;
+    assert!(stage.read("terminal").contains("ended 76"), "{}", stage.read("terminal"));
+
+    let mut terminal = start("no-such-command", "second");
+    terminal.end_of_itself().await;
+    assert!(
+        stage.read("second").contains("no-such-command cannot be run: "),
+        "{}",
+        stage.read("second")
+    );
+    assert!(stage.read("second").contains("ended 127"), "{}", stage.read("second"));
     stage.is_left_clean().await;
 }
 

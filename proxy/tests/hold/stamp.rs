@@ -272,3 +272,30 @@ async fn nothing_sent_after_a_tenure_goes_out_as_its_successors() {
     assert!(sent.iter().any(|seen| seen.path == "/by-b"));
     stage.is_left_clean().await;
 }
+
+#[tokio::test]
+async fn a_command_without_descriptors_leaves_nothing_behind() {
+    let (stage, worker) = (Stage::set().await, Worker::start().await);
+    let proxy = Proxy::serve(&stage, &worker).await;
+    let script = r#"echo $FENCE_STAMP >> $stage/stamp; until [ -e $stage/go ]; do sleep 0.02; done
+        (setsid sh -c 'trap "" TERM; while :; do sleep 0.02; : $1; done' left $stage &)"#;
+    let few_descriptors = ["sh", "-c", "ulimit -n 100; exec \"$0\" \"$@\""];
+    let mut holder =
+        Holder::start_by(&few_descriptors, &stage, "a", &["--stamp", &rule(&proxy)], script);
+    let address = listener(&stage, 1).await;
+    let mut lines = Vec::new();
+    // Fewer than the system keeps for a listener that takes none.
+    for _ in 0..100 {
+        lines.push(Connection::open(Endpoint::from(address)).await.unwrap());
+    }
+    // Those that have a place are served.
+    lines[0]
+        .send(b"POST /write HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n".to_vec())
+        .await
+        .unwrap();
+    assert_eq!(lines[0].final_response().await.unwrap().status, 200);
+    std::fs::write(stage.file("go"), "").unwrap();
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    holder.says("left processes behind: ending them");
+    stage.is_left_clean().await;
+}

@@ -36,6 +36,29 @@ async fn begin(scene: &Scene, path: &str, tenure: &Tenure, framing: &str) -> Con
 }
 
 #[tokio::test]
+async fn a_client_still_writing_learns_that_its_body_was_too_slow() {
+    let (scene, tenure) = limited("body_timeout = \"2s\"\nbody_rate_min = \"1KiB\"").await;
+    let mut client = begin(&scene, "/", &tenure, "Content-Length: 60000\r\n").await;
+    let mut left = 60_000;
+    let dripping = async {
+        loop {
+            client.send("x").await.unwrap();
+            left -= 1;
+            tokio::time::sleep(DRIP).await; // The pace is what is tested.
+        }
+    };
+    tokio::select! {
+        () = scene.until_metric(r#"fencepost_failures_total{failure="slow-body",route="k"}"#, 1.0) => {}
+        () = dripping => {}
+    }
+    client.send("x".repeat(left)).await.unwrap();
+    assert_eq!(client.response().await.unwrap().status, 408);
+    client.send(head("POST", "/", &tenure, "Content-Length: 0\r\n")).await.unwrap();
+    assert_eq!(client.response().await.unwrap().status, 200);
+    scene.finish().await;
+}
+
+#[tokio::test]
 async fn a_dripping_body_gets_408_before_the_gate_and_is_cut_after() {
     let (scene, tenure) = limited("body_timeout = \"2s\"\nbody_rate_min = \"1KiB\"").await;
     let small = begin(&scene, "/small", &tenure, "Content-Length: 60000\r\n").await;

@@ -47,6 +47,34 @@ async fn read(client: &mut Client, pause: Duration) -> Option<usize> {
     }
 }
 
+/// Time in which a response waits for the shared window does not count against a client that reads.
+#[tokio::test]
+async fn a_steady_reader_may_ask_for_small_answers_meanwhile() {
+    let (scene, tenure) = limited("body_timeout = \"500ms\"").await;
+    scene.worker.on("/large", Behaviour::Answer(Answer::ok(vec![b'x'; 200_000])));
+    scene.worker.on("/small", Behaviour::Answer(Answer::ok(b"ok".to_vec())));
+    let mut client = Client::open(&scene.fence.listener, &[0, 4, 0x10, 0, 0, 0]).await;
+    client.send(ask(1, "GET", "/large", &tenure)).await;
+    let (mut ended, mut unread) = (0, 65_535);
+    let pieces = 100; // Four times as long as it may be silent.
+    for stream in (3..).step_by(2).take(pieces) {
+        while unread > 0 {
+            let piece = client.next(DATA).await;
+            unread -= piece.payload.len();
+            ended += usize::from(piece.is_last);
+        }
+        client.send(ask(stream, "GET", "/small", &tenure)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await; // The pace is what is tested.
+        client.send(frame(WINDOW_UPDATE, 0, 0, &400_u32.to_be_bytes())).await;
+        unread = 400;
+    }
+    client.send(frame(WINDOW_UPDATE, 0, 0, &1_000_000_u32.to_be_bytes())).await;
+    while ended < pieces + 1 {
+        ended += usize::from(client.next(DATA).await.is_last);
+    }
+    scene.finish().await;
+}
+
 /// The time that a piece of an answer took to drain was taken for a silence: of 20,000 bytes at 140
 /// B/s, a client got 5,200.
 #[tokio::test]

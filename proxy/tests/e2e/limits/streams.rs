@@ -199,6 +199,22 @@ async fn a_connection_with_pings_and_no_requests_is_idle() {
     assert_eq!(closed(&scene, "idle_timeout").await, 1.0);
 }
 
+/// A PING lies behind everything that the client has yet to read.
+#[tokio::test]
+async fn a_client_that_answers_no_ping_keeps_its_connection() {
+    let (scene, tenure) = limited("body_timeout = \"500ms\"\nheader_timeout = \"500ms\"").await;
+    let latch = scene.worker.holds("/held");
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    client.ignores_pings();
+    client.send(ask(1, "GET", "/held", &tenure)).await;
+    scene.worker.wait_for(2).await;
+    // Nothing can be waited for here: the point is that nothing happens.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    latch.open();
+    assert!(client.is_answered(1).await);
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn after_the_last_request_of_an_http_2_connection_comes_goaway() {
     let (scene, tenure) = limited("requests_per_connection_max = 2").await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_tests::{Authority, Connection, Subject, until};
+use fencepost_tests::{Authority, Connection, Subject, replace_file, until};
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -92,6 +92,25 @@ async fn a_client_without_a_believed_certificate_is_logged() {
             assert!(line.contains(part), "{part}: {line}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_client_of_an_unsigned_list_counts_as_without_certificate() {
+    let scene = Scene::open(clients_required).await;
+    scene.issue_client("master");
+    let by_its_name = Authority::new("test authority");
+    replace_file(scene.path("crl.pem").as_ref(), &by_its_name.crl(&[]));
+    scene.fence.admin("POST", "/reload").await;
+    if let Ok(mut shaken) = scene.connect(&scene.client(Some("master"), &[])).await {
+        shaken.read_to_end(&mut Vec::new()).await.unwrap_err(); // By TLS 1.3 a client hears of it late.
+    }
+    scene
+        .fence
+        .until_log(
+            "reason=\"certificate\" error=\"invalid certificate revocation list: BadSignature\"",
+        )
+        .await;
+    assert_eq!(scene.failures("certificate").await, 1.0);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The tenures of a lock, one after another, and how fresh the news of them are.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,7 @@ struct State {
     /// has ended.
     fetches_to_end: Option<usize>,
     cuts: usize,
+    fails: bool,
 }
 
 impl Tenures {
@@ -71,13 +73,22 @@ impl Tenures {
         self.0.state.lock().unwrap().fetches_to_end = Some(times);
     }
 
+    /// Lets the next look at a tenure from within a body panic.
+    pub(crate) fn fail_in_bodies(&self) {
+        self.change(|state| state.fails = true);
+    }
+
     /// How often something was cut.
     pub(crate) fn cuts(&self) -> usize {
         self.0.state.lock().unwrap().cuts
     }
 
     pub(super) fn present(&self) -> Rc<dyn TenureWatch> {
-        Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, of: self.clone() })
+        Rc::new(Tenure {
+            number: self.0.state.lock().unwrap().ended,
+            task: Cell::new(None),
+            of: self.clone(),
+        })
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -89,12 +100,18 @@ impl Tenures {
 /// One of them.
 struct Tenure {
     number: u64,
+    /// The request's task, once it waits for changes. Its body runs in another one.
+    task: Cell<Option<tokio::task::Id>>,
     of: Tenures,
 }
 
 impl TenureWatch for Tenure {
     fn state(&self) -> TenureState {
         let state = self.of.0.state.lock().unwrap();
+        if state.fails && self.task.get().is_some_and(|task| task != tokio::task::id()) {
+            drop(state);
+            panic!("on purpose");
+        }
         let now = Instant::now();
         match state.good_until {
             _ if state.ended > self.number => TenureState::Ended,
@@ -105,6 +122,7 @@ impl TenureWatch for Tenure {
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        self.task.set(self.task.get().or(Some(tokio::task::id())));
         let mut changed = Box::pin(self.of.0.changed.notified());
         changed.as_mut().enable();
         changed

@@ -8,9 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use fencepost::upstream::{UPSTREAM_PROTOCOLS, UpstreamTls};
-use fencepost_tests::{Authority, Issued, Subject, WorkerTls};
-use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use fencepost_tests::{Authority, Issued, Subject, WorkerTls, replace_file};
+use fencepost_tls::{
+    ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, ServerFiles, ServerTls,
+};
+use rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+use socket2::{Domain, Socket, Type};
 
 use super::PATIENCE;
 
@@ -49,6 +52,31 @@ impl Certificates {
             .config()
     }
 
+    /// The proxy's side of connections from clients, with the same certificate.
+    pub(crate) fn listening(&self) -> ServerTls {
+        let (certificate, key) = self.worker.write(self.files.path(), "listener");
+        let identity = IdentityFiles { certificate, key };
+        ServerTls::load(
+            ServerFiles { identity, clients: None, min_version: MinVersion::Tls12 },
+            &[],
+        )
+        .unwrap()
+    }
+
+    /// A client's connection to a proxy that listens so. It takes little that is not read.
+    pub(crate) fn connect(&self, proxy: SocketAddr) -> StreamOwned<ClientConnection, TcpStream> {
+        let socket = Socket::new(Domain::for_address(proxy), Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(16 * 1024).unwrap();
+        socket.connect(&proxy.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let config = self.client().identity.config();
+        StreamOwned::new(
+            ClientConnection::new(config, "127.0.0.1".try_into().unwrap()).unwrap(),
+            stream,
+        )
+    }
+
     /// The proxy's side, without a certificate of its own.
     pub(crate) fn client(&self) -> UpstreamTls {
         self.client_with(None)
@@ -60,6 +88,13 @@ impl Certificates {
             authority.issue(&Subject { common_name: Some("fencepost"), ..Subject::default() });
         let (certificate, key) = issued.write(self.files.path(), "client");
         self.client_with(Some(IdentityFiles { certificate, key }))
+    }
+
+    /// Has the proxy open new connections, although those that are open are well.
+    pub(crate) fn begin_anew(&self, tls: &UpstreamTls) {
+        let was = std::fs::read_to_string(self.path("ca.pem")).unwrap();
+        replace_file(&self.path("ca.pem"), &format!("# once more\n{was}"));
+        assert_eq!(tls.identity.look(), Look::Reloaded);
     }
 
     fn client_with(&self, identity: Option<IdentityFiles>) -> UpstreamTls {

@@ -244,6 +244,9 @@ export function holderOf(lock) {
   return last && last.ended_ms === null ? last : undefined;
 }
 
+/** Since when a lock store has not answered, or has gone back; `null` if its news is of now. Nothing is known of later. */
+export const silentSince = ({ outages }, source) => outages.find((outage) => outage.source === source && outage.ended_ms === null)?.began_ms ?? null;
+
 /** Whether nobody held a lock when it was heard of last. */
 export const isFree = ({ tenures }) => tenures.length === 0 || hasEnded(tenures.at(-1));
 

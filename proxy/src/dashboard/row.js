@@ -5,7 +5,7 @@ import { shorten, svg, visible } from "./dom.js";
 import { ownerClass } from "./owners.js";
 import { CATEGORIES, categoryOf } from "./reasons.js";
 import { decisionAddress } from "./address.js";
-import { hasEnded, hasEndedBy, tailOf, tenureOf } from "./model.js";
+import { hasEnded, hasEndedBy, silentSince, tailOf, tenureOf } from "./model.js";
 import { duration, now } from "./time.js";
 
 export const ROW_HEIGHT = 54;
@@ -84,7 +84,7 @@ function drawTenures(row) {
   lock.tenures.forEach((tenure, index) => {
     const next = lock.tenures[index + 1];
     if (hasEnded(tenure)) drawGap(row, tenure, next);
-    const at = extent(row, tenure.began_ms, tenure.ended_ms);
+    const at = extent(row, tenure.began_ms, tenure.ended_ms ?? silentSince(row.model, lock.source));
     if (!at) return;
     // Very short tenures that stand close together are drawn as one: what is drawn stays bounded.
     if (at.x1 - at.x0 < 2 && narrow && at.x0 - narrow.x1 < 2) {

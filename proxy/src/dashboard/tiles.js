@@ -1,7 +1,7 @@
 // The strip at the top: what somebody wants to know first.
 
 import { byId, el, sync, visible } from "./dom.js";
-import { holderOf, isFree } from "./model.js";
+import { holderOf, isFree, silentSince } from "./model.js";
 import { ageOf, sourceState } from "./tables.js";
 import { duration, now } from "./time.js";
 
@@ -46,7 +46,7 @@ function fencingTile({ routes, dangers }) {
 }
 
 /** The timeline tells who holds what, but not of each lock where there are very many, and of none that was not read yet. */
-function lockTile({ locks, since, tracked, truncated }) {
+function lockTile({ locks, since, tracked, truncated, outages }) {
   const [title, link] = ["Locks", "#timeline-title"];
   if (since === null || tracked === null) return unknown(title, link);
   const rows = [...locks.values()];
@@ -56,7 +56,8 @@ function lockTile({ locks, since, tracked, truncated }) {
   const free = rows.filter(isFree).length;
   const unread = Math.max(0, tracked - held - free);
   const notes = [free || !unread ? `${text(free)} without a holder` : "", unread ? `${text(unread)} not read yet` : ""];
-  return { title, grade: "calm", value: `${text(held)} held`, note: notes.filter(Boolean).join(", "), link };
+  const second = rows.some(({ source }) => silentSince({ outages }, source) !== null) ? "as last known" : "";
+  return { title, grade: "calm", value: `${text(held)} held`, second, note: notes.filter(Boolean).join(", "), link };
 }
 
 /** What the proxy has counted: of a flood, not each decision comes to this page. */

@@ -1,7 +1,7 @@
 // The ownership timeline: one row per lock. Only rows in sight are drawn, at most once per frame.
 
 import { byId, el, name, shorten, svg, tightName, visible } from "./dom.js";
-import { hasEnded, holderOf, latestOf, refusedText, tailOf } from "./model.js";
+import { hasEnded, holderOf, latestOf, refusedText, silentSince, tailOf } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { clock, duration, now, time, zone } from "./time.js";
 import { drawRow, ROW_HEIGHT } from "./row.js";
@@ -150,7 +150,7 @@ export class Timeline {
     row.node.style.top = `${top}px`;
     row.node.classList.toggle("chosen", id === this.cursor.lock);
     row.drawing.setAttribute("aria-label", summary(lock, this.#model.refusals(lock)));
-    const label = rowLabel(lock);
+    const label = rowLabel(lock, this.#model);
     if (!label.isEqualNode(row.label)) {
       row.label.replaceWith(label);
       row.label = label;
@@ -239,7 +239,7 @@ function withoutHolder({ tenures }) {
   return hasEnded(tenures.at(-1)) ? "nobody" : "not tracked";
 }
 
-function rowLabel(lock) {
+function rowLabel(lock, model) {
   const holder = holderOf(lock);
   const state = holder
     ? el("span", { class: `${ownerClass(holder.owner, lock)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(holder.owner, 60))
@@ -247,7 +247,7 @@ function rowLabel(lock) {
   const since = holder ? holder.began_ms : lock.tenures.at(-1)?.ended_ms;
   return el("div", { class: "label" },
     el("span", { class: "lock-name", title: `${visible(lock.lock)} in ${lock.source}` }, tightName(lock.lock, 120)),
-    el("span", { class: "holder" }, state, el("span", { class: "held-for" }, holder ? ` @${holder.first}` : "", since ? [" · ", time(since, "for")] : null)));
+    el("span", { class: "holder" }, silentSince(model, lock.source) === null ? null : "last known: ", state, el("span", { class: "held-for" }, holder ? ` @${holder.first}` : "", since ? [" · ", time(since, "for")] : null)));
 }
 
 /** A row in words, for those who cannot see it. */

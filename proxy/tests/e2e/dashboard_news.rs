@@ -160,13 +160,22 @@ async fn header_names_the_process_and_trouble_is_on_top() {
     assert_eq!(title, format!("{host} · fencepost"));
     let warning = page.text("#trouble .warn").await;
     assert!(warning.contains("state_dir"), "{warning}");
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/shards/2/", &held).await;
+    let says_holder = async |holder: &str| {
+        let says = "return [...document.querySelectorAll('#rows .holder')].some((one) => one.innerText.replace(/\\s+/g, ' ').startsWith(arguments[0]))";
+        page.browser.until(holder, says, &[json!(holder)]).await;
+    };
+    says_holder("shard-1").await;
     scene.etcd.pause().await;
     page.until_there("#trouble .bad").await;
     let bad = page.text("#trouble .bad").await;
     let says = "Lock store main does not answer: enforced routes (shards) answer 503 unverifiable.";
     assert!(bad.starts_with(says), "{bad}");
+    says_holder("last known: shard-1").await;
     scene.etcd.resume();
     page.until_count("#trouble .bad", 0).await;
+    says_holder("shard-1").await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

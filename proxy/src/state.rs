@@ -246,7 +246,7 @@ impl StateDir {
 
 impl Drop for StateDir {
     fn drop(&mut self) {
-        // What could not be written has been reported to whoever waited for it, and logged.
+        // A failed write has been reported to the tasks that waited for it, and logged.
         let _ = self.end(false);
     }
 }

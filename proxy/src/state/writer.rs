@@ -104,7 +104,7 @@ impl Gathered {
                 None => drop(self.notes.insert(source, seen)),
             },
             Ok(Message::Leave { clean }) => self.leaving = Some(clean),
-            // Whoever was to tell it to leave has gone.
+            // The sender of the order to leave is gone.
             Err(RecvTimeoutError::Disconnected) => self.leaving = Some(false),
             Err(RecvTimeoutError::Timeout) => return false,
         }

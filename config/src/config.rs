@@ -126,7 +126,7 @@ impl Config {
     }
 }
 
-const NO_STATE_DIR: &str = "without state_dir a start promises nothing about requests that an earlier process left at the worker";
+const NO_STATE_DIR: &str = "without it, a start knows nothing of requests that a killed process left at the worker; set it, for example to \"/var/lib/fencepost\"";
 
 fn parse_state_dir(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);

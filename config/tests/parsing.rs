@@ -120,7 +120,7 @@ fn the_shortest_file_means_the_defaults() {
     assert!(
         warning
             .to_string()
-            .starts_with("fencepost.toml:1: state_dir: without state_dir a start promises nothing")
+            .starts_with("fencepost.toml:1: state_dir: without it, a start knows nothing")
     );
 }
 

@@ -18,7 +18,7 @@ upstream = "http://127.0.0.1:9000"
 lock = { source = "main", key = "/shards/{shard}/lock" }
 "#;
 
-const NO_STATE_DIR: &str = "f.toml:1: state_dir: without state_dir a start promises nothing about requests that an earlier process left at the worker";
+const NO_STATE_DIR: &str = "f.toml:1: state_dir: without it, a start knows nothing of requests that a killed process left at the worker; set it, for example to \"/var/lib/fencepost\"";
 
 fn edited(edits: &[(usize, &str)]) -> String {
     let mut lines: Vec<&str> = GOOD.lines().chain([""]).collect();

@@ -158,6 +158,21 @@ fn why_not_allowed(route: &Route) -> String {
     format!("The request names no lock of route {name:?}: its locks are written like {key:?}.")
 }
 
+/// What helps the sender of a request without a whole token.
+fn what_is_missing(route: &Route, headers: &HeaderMap) -> String {
+    let names = [&route.owner_header, &route.revision_header];
+    let missing: Vec<_> = names.iter().filter(|name| !headers.contains_key(**name)).collect();
+    let [owner, revision] = names;
+    match missing[..] {
+        [name] => format!(
+            "{name} is missing: send the owner in {owner}, and the revision of the lock that you hold in {revision}."
+        ),
+        _ => format!(
+            "Send the owner and the revision of the lock that you hold with every request, in {owner} and {revision}."
+        ),
+    }
+}
+
 /// What becomes of a request that has no token to be judged.
 fn unclaimed(
     context: &RequestContext,
@@ -175,8 +190,16 @@ fn unclaimed(
             Subject { detail: Some(NAME_THE_LOCK), ..Subject::default() }
         }
         Err(_) => Subject::default(),
-        Ok(NamedLock::Tracked(lock)) => Subject::of_tracked(lock),
-        Ok(NamedLock::Unread(key)) => Subject::of_lock(key),
+        Ok(lock) => {
+            let missing = (reason == Rejection::TokenMissing)
+                .then(|| what_is_missing(context.route(), headers));
+            why = missing.unwrap_or_default();
+            let subject = match lock {
+                NamedLock::Tracked(lock) => Subject::of_tracked(lock),
+                NamedLock::Unread(key) => Subject::of_lock(key),
+            };
+            Subject { detail: Some(why.as_str()).filter(|why| !why.is_empty()), ..subject }
+        }
     };
     let held =
         lock.as_ref().ok().filter(|_| context.is_shadow()).and_then(|lock| hold(context, lock));

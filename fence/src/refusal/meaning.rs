@@ -85,7 +85,10 @@ pub fn explanation(reason: Rejection) -> (&'static str, &'static str) {
             "The lock store has not reached that revision",
             "The revision is higher than any the store has; was it taken from another store?",
         ),
-        Rejection::NoOwner => ("Nobody holds the lock", "Acquire the lock before you send."),
+        Rejection::NoOwner => (
+            "Nobody holds the lock",
+            "Acquire the lock before you send. If you do hold it, the route reads another key or layout: have its operator look.",
+        ),
         Rejection::NotYetOwner => (
             "The sender still waits for the lock",
             "You are in the queue; wait until you hold the lock.",

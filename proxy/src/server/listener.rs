@@ -65,7 +65,7 @@ impl fmt::Debug for ListenerTls {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// A process listens there already.
-    #[error("{address} is in use by another process")]
+    #[error("{address} is in use by another process: end that one, or choose another address")]
     InUse {
         /// The address.
         address: ListenAddress,

@@ -481,7 +481,10 @@ async fn curl_is_all_a_master_needs() {
         ("http://127.0.0.1:2379", &endpoint),
         ("--stamp 127.0.0.1:8081", &format!("--stamp {stamp}")),
         ("http://127.0.0.1:8080", &proxy),
-        ("curl -fsS http://127.0.0.1:8081/jobs", "sh -c 'curl -fsS http://$FENCE_STAMP/jobs'"),
+        (
+            "curl -sS --fail-with-body http://127.0.0.1:8081/jobs",
+            "sh -c 'curl -sS --fail-with-body http://$FENCE_STAMP/jobs'",
+        ),
     ];
     let held = at(commands.next().unwrap(), &places);
     assert_eq!(printed("sh", &["-c", &held]).await, "ok");

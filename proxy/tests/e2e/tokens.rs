@@ -142,7 +142,11 @@ async fn a_caller_may_name_only_locks_of_the_route() {
     );
     let tokenless = scene.send(Ask::post("/named/x").header("Fence-Lock", "/named/a/lock")).await;
     assert_refused(&tokenless, "token-missing", "/named/a/lock", None);
-    assert!(tokenless.text().contains("Send the owner and the revision"), "{}", tokenless.text());
+    assert!(tokenless.text().contains("in fence-owner and fence-revision"), "{}", tokenless.text());
+    let half =
+        Ask::post("/named/x").header("Fence-Lock", "/named/a/lock").header("Fence-Owner", "a");
+    let half = scene.send(half).await;
+    assert!(half.text().contains("fence-revision is missing: send"), "{}", half.text());
     let foreign_locks = "|/foreign/lock|/named//lock|/named/a/b/lock|/named/../lock|/named/a/lock/|named/a/lock|\
         /named/a%2flock/lock|/named/a b/lock|/named/ü/lock";
     for lock in foreign_locks.split('|') {

@@ -89,9 +89,10 @@ const page = {
     model.routes = document.routes;
     model.refusedLately = document.refused_lately;
     model.trouble = document;
+    model.rates.take(document);
     showAbout(document);
     showTrouble(model);
-    showRoutes(document);
+    showRoutes(model);
     offerRoutes(document.routes.map((route) => route.name));
     showTiles(model);
   },

@@ -1,5 +1,6 @@
 // What the page knows. Bounded everywhere: a page may stay open for weeks.
 
+import { Rates } from "./rates.js";
 import { now } from "./time.js";
 
 /** As many as the proxy has rows for; one more, and the lock goes that has been quiet for longest. */
@@ -32,6 +33,8 @@ export class Model {
   refusedLately = null;
   sources = null;
   routes = null;
+  /** What they do of late. */
+  rates = new Rates();
   /** What `/routes` says of the process and of what is wrong with it. */
   trouble = null;
   /** The settings in force that weaken the fence. */

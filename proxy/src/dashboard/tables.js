@@ -5,6 +5,7 @@ import { mark } from "./chart.js";
 import { byId, el, name, sync } from "./dom.js";
 import { handoffs, refusedText, refusedUnder, tailOf } from "./model.js";
 import { ownerClass } from "./owners.js";
+import { rateText, timesTexts } from "./rates.js";
 import { duration, now, time } from "./time.js";
 
 const HANDOFFS_MAX = 50;
@@ -38,24 +39,36 @@ const MODES = {
   shadow: ["warn", "refuses nothing, only counts"],
 };
 
-export function showRoutes(document) {
-  byId("generation").textContent = `configuration ${document.generation}`;
-  sync(byId("routes"), document.routes, (route) => route.name, (route) => {
+export function showRoutes({ trouble, rates }) {
+  byId("generation").textContent = `configuration ${trouble.generation}`;
+  sync(byId("routes"), trouble.routes, (route) => route.name, (route) => {
     const [grade, meaning] = MODES[route.mode] ?? ["warn", "not fenced"];
     const rejected = Object.values(route.requests.reject).reduce((sum, count) => sum + count, 0);
     const watches = route.mode === "shadow";
+    const lately = rates.lately(route.name);
     const reasons = Object.entries(route.requests.reject).filter(([, count]) => count > 0).map(([reason, count]) => `${count} ${reason}`).join("\n");
     return el("tr", {},
       cell(name(route.name, 40), el("br"), el("span", { class: "muted" }, route.host ? name(route.host, 40) : null, name(route.path, 60))),
-      cell(el("span", { class: `badge ${grade}`, title: meaning }, route.mode), el("br"), el("span", { class: "muted" }, "for ", time(route.since_ms, "for"))),
-      cell(route.freshness ?? "–", el("br"), el("span", { class: "muted" }, route.max_age_seconds === null || route.max_age_seconds === undefined ? "" : `${route.max_age_seconds} s`)),
-      cell(name(route.key, 60), el("br"), el("span", { class: "muted" }, route.key === null ? "" : `${route.layout} in `, route.source === null ? null : name(route.source, 30))),
-      cell(name(route.upstream, 60)),
+      cell(el("span", { class: `badge ${grade}`, title: meaning }, route.mode), el("br"), el("span", { class: "muted one-line" }, "for ", time(route.since_ms, "for"))),
+      cell(name(route.key, 60), el("br"), route.key === null ? null : el("span", { class: "muted one-line", title: "Layout, lock store, freshness and max_age" },
+        `${route.layout} in `, name(route.source, 30), `, ${route.freshness}, ${route.max_age_seconds} s`)),
+      cell(name(route.upstream, 60), el("br"), el("span", { class: "muted one-line" }, lately === null ? "" : timesTexts(lately.worker).join(", "))),
+      ...ratesOf(route, rates, lately),
       number(route.requests.admit),
-      el("td", { class: `number${watches && rejected ? " warned" : ""}`, title: reasons || null }, watches ? `${refusedText(0, rejected)}${rejected ? " refused (shadow)" : ""}` : refusedText(rejected, 0)),
+      el("td", { class: `number refused${watches && rejected ? " warned" : ""}`, title: reasons || null }, watches ? `${refusedText(0, rejected)}${rejected ? " (shadow)" : ""}` : refusedText(rejected, 0)),
       number(route.requests.pass, route.requests.pass > 0 ? "warned" : ""), number(route.in_flight - route.waiting), number(route.waiting, route.waiting > 0 ? "warned" : ""),
       number(route.orphans, route.orphans > 0 ? "warned" : ""), number(route.handoffs), number(route.cut));
   });
+}
+
+/** Requests per second, and how long verdicts take. */
+function ratesOf(route, rates, lately) {
+  if (lately === null) return [number("…"), number("…")];
+  const refused = lately.refused > 0 ? `${rateText(lately.refused)}/s ${route.mode === "shadow" ? "would be refused" : "refused"}` : null;
+  return [
+    el("td", { class: "number rate" }, rates.sparkline(route.name), `${rateText(lately.requests)}/s`, refused ? [el("br"), el("span", { class: "muted" }, refused)] : null),
+    el("td", { class: "number" }, timesTexts(lately.verdict).flatMap((text) => [text, el("br")])),
+  ];
 }
 
 export function showShadow(report) {

@@ -9,7 +9,7 @@ import { byId } from "./dom.js";
 import { Feed } from "./feed.js";
 import { offerRoutes } from "./filters.js";
 import { Model } from "./model.js";
-import { showHandoffs, showRoutes, showShadow, showSources, showTenures } from "./tables.js";
+import { showHandoffs, showMoreHandoffs, showRoutes, showShadow, showSources, showTenures } from "./tables.js";
 import { bindTheme } from "./theme.js";
 import { dangersOf, showTiles } from "./tiles.js";
 import { duration, exact, now, tick } from "./time.js";
@@ -174,6 +174,7 @@ byId("keys-button").addEventListener("click", () => {
   const hidden = byId("keys").toggleAttribute("hidden");
   byId("keys-button").setAttribute("aria-expanded", !hidden);
 });
+byId("more-handoffs").addEventListener("click", () => showMoreHandoffs(model));
 byId("as-table").addEventListener("toggle", () => showTenures(model));
 
 // Times pass even when nothing happens, and whether or not anything is heard of the proxy.

@@ -260,16 +260,17 @@ export function latestOf(lock) {
   return Math.max(0, ...times, ...waits);
 }
 
-/** How each tenure gave way to the next, the newest first. */
+/** How each tenure gave way to the next: the newest of them, newest first, and how many there are in `all`. */
 export function handoffs(locks, most) {
   const pairs = [];
   for (const lock of locks) {
-    for (let at = Math.max(1, lock.tenures.length - most); at < lock.tenures.length; at += 1) {
+    for (let at = 1; at < lock.tenures.length; at += 1) {
       const [from, to] = [lock.tenures[at - 1], lock.tenures[at]];
       if (hasEnded(from)) pairs.push({ lock, from, to });
     }
   }
-  return pairs.sort((a, b) => b.to.began_ms - a.to.began_ms).slice(0, most).map(handoff);
+  pairs.sort((a, b) => b.to.began_ms - a.to.began_ms);
+  return { newest: pairs.slice(0, most).map(handoff), all: pairs.length };
 }
 
 function handoff({ lock, from, to }) {

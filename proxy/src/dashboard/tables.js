@@ -8,7 +8,9 @@ import { ownerClass } from "./owners.js";
 import { rateText, timesTexts } from "./rates.js";
 import { duration, now, time } from "./time.js";
 
-const HANDOFFS_MAX = 50;
+const HANDOFFS_AT_FIRST = 20;
+const HANDOFFS_MORE = 100;
+const HANDOFFS_MAX = 520;
 const TENURES_MAX = 300;
 const SHADOW_KINDS_MAX = 50;
 
@@ -16,8 +18,18 @@ const cell = (...content) => el("td", {}, ...content);
 const number = (value, className = "") => el("td", { class: `number ${className}` }, value === null || value === undefined ? "–" : ["number", "bigint"].includes(typeof value) ? value.toLocaleString("en") : value);
 const owner = (lock, { owner: who, first }) => el("span", { class: `${ownerClass(who, lock)} one-line` }, el("i", { class: "swatch", "aria-hidden": "true" }), name(who, 24), el("span", { class: "revision" }, ` @${first}`));
 
+let handoffsMost = HANDOFFS_AT_FIRST;
+
+/** Shows more handoffs, from now on. */
+export function showMoreHandoffs(model) {
+  handoffsMost = Math.min(handoffsMost + HANDOFFS_MORE, HANDOFFS_MAX);
+  showHandoffs(model);
+}
+
 export function showHandoffs(model) {
-  const newest = handoffs(model.locks.values(), HANDOFFS_MAX);
+  const { newest, all } = handoffs(model.locks.values(), handoffsMost);
+  byId("handoffs-count").textContent = all > newest.length ? `${newest.length} of ${all.toLocaleString("en")} shown` : "";
+  byId("more-handoffs").hidden = all === newest.length || newest.length === HANDOFFS_MAX;
   byId("handoffs-empty").hidden = newest.length > 0;
   sync(byId("handoffs"), newest, ({ lock, to }) => `${lock.source} ${lock.lock} ${to.first}`, (handoff) => el("tr", {},
     cell(name(handoff.lock.lock, 40)), cell(owner(handoff.lock, handoff.from)), cell(owner(handoff.lock, handoff.to)), cell(time(handoff.when)),

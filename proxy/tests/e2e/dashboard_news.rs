@@ -264,3 +264,21 @@ async fn rates_are_differences_of_what_one_process_counted() {
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
+
+#[tokio::test]
+async fn more_handoffs_are_shown_on_request() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &[Route::k()]).await;
+    for at in 0..23 {
+        scene.store.hold("/k", &format!("shard-{at}")).await;
+    }
+    scene.until_known("/k", Some("shard-22")).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_count("#handoffs tr", 20).await;
+    assert_eq!(page.text("#handoffs-count").await, "20 of 22 shown");
+    page.click("#more-handoffs").await;
+    page.until_count("#handoffs tr", 22).await;
+    page.until_there("#more-handoffs[hidden]").await;
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}

@@ -51,7 +51,7 @@ export class Rates {
     if (!(peak > 0)) return null;
     const span = Math.max(LATELY_MS, readings.at(-1).at - readings[0].at);
     const x = (at) => (WIDTH * (1 - (readings.at(-1).at - at) / span)).toFixed(1);
-    const y = (rate) => (HEIGHT - 1 - (rate / peak) * (HEIGHT - 2)).toFixed(1);
+    const y = (rate) => (HEIGHT - (rate / peak) * (HEIGHT - 1)).toFixed(1);
     const area = (what) => `M${x(steps[0].from)} ${HEIGHT}${steps.map((step) => `V${y(step[what])}H${x(step.to)}`).join("")}V${HEIGHT}Z`;
     return svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true" },
       svg("path", { class: "grid", d: `M0 ${HEIGHT - 0.5}H${WIDTH}` }),

@@ -62,12 +62,13 @@ export function showRoutes({ trouble, rates }) {
     return el("tr", {},
       cell(name(route.name, 40), el("br"), el("span", { class: "muted" }, route.host ? name(route.host, 40) : null, name(route.path, 60))),
       cell(el("span", { class: `badge ${grade}`, title: meaning }, route.mode), el("br"), el("span", { class: "muted one-line" }, "for ", time(route.since_ms, "for"))),
+      ...ratesOf(route, rates, lately),
       cell(name(route.key, 60), el("br"), route.key === null ? null : el("span", { class: "muted one-line", title: "Layout, lock store, freshness and max_age" },
         `${route.layout} in `, name(route.source, 30), `, ${route.freshness}, ${route.max_age_seconds} s`)),
       cell(name(route.upstream, 60), el("br"), el("span", { class: "muted one-line" }, lately === null ? "" : timesTexts(lately.worker).join(", "))),
-      ...ratesOf(route, rates, lately),
       number(route.requests.admit),
-      el("td", { class: `number refused${watches && rejected ? " warned" : ""}`, title: reasons || null }, watches ? `${refusedText(0, rejected)}${rejected ? " (shadow)" : ""}` : refusedText(rejected, 0)),
+      el("td", { class: `number refused${watches && rejected ? " warned" : ""}`, title: reasons || null },
+        watches && rejected ? [refusedText(0, rejected), el("br"), "(shadow)"] : rejected.toLocaleString("en")),
       number(route.requests.pass, route.requests.pass > 0 ? "warned" : ""), number(route.in_flight - route.waiting), number(route.waiting, route.waiting > 0 ? "warned" : ""),
       number(route.orphans, route.orphans > 0 ? "warned" : ""), number(route.handoffs), number(route.cut));
   });

@@ -308,7 +308,7 @@ async fn a_route_that_refuses_nothing_stands_out() {
         && tile.querySelector('.tile-second')?.innerText === '1 would be refused (shadow)'";
     page.browser.until("the tile says what would be refused", tile, &[]).await;
     for (shown, selector) in [
-        ("1 would be (shadow)", "#routes tr[data-key=watched] td.refused"),
+        ("1 would be\n(shadow)", "#routes tr[data-key=watched] td.refused"),
         ("1 would be", "#reason-legend button[data-reason=stale-tenure]"),
         ("1 would be refused", "#handoffs td.zombie"),
     ] {

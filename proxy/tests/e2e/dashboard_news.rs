@@ -282,3 +282,34 @@ async fn more_handoffs_are_shown_on_request() {
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
+
+#[tokio::test]
+async fn of_300_locks_those_in_sight_are_drawn() {
+    let browser = Browser::start().await;
+    let route = |at: usize| {
+        Route::new(&format!("r{at}"), &format!("/{at}/"), &format!("key = \"/lock-{at}\""))
+    };
+    let scene = Scene::open(VERSION, &(0..300).map(route).collect::<Vec<_>>()).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let says = "return document.querySelector('#timeline-count').innerText === arguments[0]";
+    page.browser.until("it says how many", says, &[json!("300 locks")]).await;
+    page.until_count("#routes tr", 300).await;
+    let drawn = page.count("#rows .row").await;
+    assert!((5..40).contains(&drawn), "{drawn} rows");
+    let shown = "return [...document.querySelectorAll('#rows .lock-name')].some((one) => one.innerText === arguments[0])";
+    page.browser.run("document.querySelector('#timeline').scrollTop = 1e6", &[]).await;
+    page.browser.until("the last one is in sight", shown, &[json!("/lock-299")]).await;
+    assert!(page.count("#rows .row").await <= drawn + 2, "those out of sight are gone");
+    page.click("#lock-find").await;
+    page.browser.press("LOCK-29").await;
+    page.browser.until("it says how many of them", says, &[json!("11 of 300 locks")]).await;
+    let height = page.browser.run("return document.documentElement.scrollHeight", &[]).await;
+    assert!(height.as_u64() < Some(6000), "tables scroll: {height}");
+    scene.etcd.pause().await;
+    page.until_there("#trouble .bad").await;
+    let bad = page.text("#trouble .bad").await;
+    assert!(bad.contains("enforced routes (r0, r1, r2, r3, r4, r5, r6, r7 and 292 more)"), "{bad}");
+    scene.etcd.resume();
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}

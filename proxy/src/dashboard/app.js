@@ -24,7 +24,6 @@ const timeline = new Timeline(model, view);
 const chart = new Chart(model, view, () => timeline.width);
 const decisions = new Decisions(model);
 const detail = new Detail(model, timeline, view);
-let cutOffSince = null;
 
 /** Draws the timeline and all that follows from it, soon: many locks may change at once, and often. */
 function drawSoon() {
@@ -108,8 +107,9 @@ const WORDS = { live: "live", behind: "behind", connecting: "connecting", again:
 
 function showState(state, pause) {
   if (state !== "live" && state !== "behind") model.deafen();
-  if (state === "live") cutOffSince = null;
-  if (state === "cut-off") cutOffSince ??= now();
+  if (state === "live") model.cutOffSince = null;
+  if (state === "cut-off") model.cutOffSince ??= now();
+  const { cutOffSince } = model;
   const pill = byId("connection");
   pill.textContent = WORDS[state];
   pill.dataset.state = cutOffSince === null ? state : "cut-off";

@@ -21,6 +21,8 @@ export class Model {
   /** Whether locks were left out of it for others. */
   truncated = false;
   outages = [];
+  /** Since when the proxy is not heard; `null` while it is. */
+  cutOffSince = null;
   /** Since when the proxy looks, in milliseconds since the epoch; `null` before it said so. */
   since = null;
   /** The newest decisions, oldest first. */
@@ -247,8 +249,12 @@ export function holderOf(lock) {
   return last && last.ended_ms === null ? last : undefined;
 }
 
-/** Since when a lock store has not answered, or has gone back; `null` if its news is of now. Nothing is known of later. */
-export const silentSince = ({ outages }, source) => outages.find((outage) => outage.source === source && outage.ended_ms === null)?.began_ms ?? null;
+/** Since when a lock store has not answered, or has gone back, or the page is cut off; `null` if its news is of now. Nothing is known of later. */
+export function silentSince({ outages, cutOffSince }, source) {
+  const outage = outages.find((outage) => outage.source === source && outage.ended_ms === null);
+  const times = [outage?.began_ms, cutOffSince].filter(Number.isFinite);
+  return times.length ? Math.min(...times) : null;
+}
 
 /** Whether nobody held a lock when it was heard of last. */
 export const isFree = ({ tenures }) => tenures.length === 0 || hasEnded(tenures.at(-1));

@@ -45,7 +45,7 @@ macro_rules! asset {
 }
 
 /// All of the dashboard.
-pub static ASSETS: [Asset; 23] = [
+pub static ASSETS: [Asset; 24] = [
     asset!("index.html", HTML, "/"),
     asset!("app.css", CSS),
     asset!("app.js", JAVASCRIPT),
@@ -58,6 +58,7 @@ pub static ASSETS: [Asset; 23] = [
     asset!("filters.js", JAVASCRIPT),
     asset!("model.js", JAVASCRIPT),
     asset!("owners.js", JAVASCRIPT),
+    asset!("rates.js", JAVASCRIPT),
     asset!("reasons.js", JAVASCRIPT),
     asset!("row.js", JAVASCRIPT),
     asset!("tables.js", JAVASCRIPT),

@@ -20,7 +20,7 @@ use prometheus::{
     Opts, Registry, TextEncoder,
 };
 
-pub use requests::{Counted, RequestCounts};
+pub use requests::{Bucket, Counted, RequestCounts};
 pub use route::{OneMore, RouteMetrics};
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Admin;
 use super::answers::{AdminAnswer, json_answer};
-use crate::metrics::{Counted, RequestCounts};
+use crate::metrics::{Bucket, Counted, RequestCounts};
 use crate::observe::lately::SPAN;
 use crate::observe::millis;
 use crate::routes::ActiveRoute;
@@ -72,6 +72,8 @@ impl Admin {
             "key": lock.map(|lock| lock.key.as_str()),
             "source": in_force.label.source.as_deref(),
             "requests": requests(&metrics.requests),
+            "verdict_seconds": times(&metrics.requests.verdict_times()),
+            "upstream_seconds": times(&metrics.requests.upstream_times()),
             "in_flight": self.generation.process.metrics.in_flight_on(&route.name),
             "passed": in_force.let_past.as_ref().map_or(0, |let_past| let_past.at_worker()),
             "waiting": metrics.waiting.get(),
@@ -103,6 +105,16 @@ fn requests(counts: &RequestCounts) -> Value {
         "reject": by_reason(|reason| counts.of(Counted::Rejected(reason))),
         "pass": passed.into_iter().map(|as_what| counts.of(as_what)).sum::<u64>(),
     })
+}
+
+/// `{"0.005": 12, ">30": 1}`: 12 requests took up to 5 ms and longer than the bound before, one
+/// took more than 30 s.
+fn times(times: &[(Bucket, u64)]) -> Map<String, Value> {
+    let key = |bucket: &Bucket| match bucket {
+        Bucket::UpTo(bound) => bound.to_string(),
+        Bucket::Above(bound) => format!(">{bound}"),
+    };
+    times.iter().map(|(bucket, count)| (key(bucket), json!(count))).collect()
 }
 
 /// How many requests there were for each reason for which there were any.

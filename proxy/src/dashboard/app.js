@@ -9,7 +9,7 @@ import { byId } from "./dom.js";
 import { Feed } from "./feed.js";
 import { offerRoutes } from "./filters.js";
 import { Model } from "./model.js";
-import { showHandoffs, showRoutes, showShadow, showSources, showTenures } from "./tables.js";
+import { showHandoffs, showMoreHandoffs, showRoutes, showShadow, showSources, showTenures } from "./tables.js";
 import { bindTheme } from "./theme.js";
 import { dangersOf, showTiles } from "./tiles.js";
 import { duration, exact, now, tick } from "./time.js";
@@ -24,7 +24,6 @@ const timeline = new Timeline(model, view);
 const chart = new Chart(model, view, () => timeline.width);
 const decisions = new Decisions(model);
 const detail = new Detail(model, timeline, view);
-let cutOffSince = null;
 
 /** Draws the timeline and all that follows from it, soon: many locks may change at once, and often. */
 function drawSoon() {
@@ -89,9 +88,10 @@ const page = {
     model.routes = document.routes;
     model.refusedLately = document.refused_lately;
     model.trouble = document;
+    model.rates.take(document);
     showAbout(document);
     showTrouble(model);
-    showRoutes(document);
+    showRoutes(model);
     offerRoutes(document.routes.map((route) => route.name));
     showTiles(model);
   },
@@ -107,8 +107,9 @@ const WORDS = { live: "live", behind: "behind", connecting: "connecting", again:
 
 function showState(state, pause) {
   if (state !== "live" && state !== "behind") model.deafen();
-  if (state === "live") cutOffSince = null;
-  if (state === "cut-off") cutOffSince ??= now();
+  if (state === "live") model.cutOffSince = null;
+  if (state === "cut-off") model.cutOffSince ??= now();
+  const { cutOffSince } = model;
   const pill = byId("connection");
   pill.textContent = WORDS[state];
   pill.dataset.state = cutOffSince === null ? state : "cut-off";
@@ -173,6 +174,7 @@ byId("keys-button").addEventListener("click", () => {
   const hidden = byId("keys").toggleAttribute("hidden");
   byId("keys-button").setAttribute("aria-expanded", !hidden);
 });
+byId("more-handoffs").addEventListener("click", () => showMoreHandoffs(model));
 byId("as-table").addEventListener("toggle", () => showTenures(model));
 
 // Times pass even when nothing happens, and whether or not anything is heard of the proxy.

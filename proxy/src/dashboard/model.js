@@ -1,5 +1,6 @@
 // What the page knows. Bounded everywhere: a page may stay open for weeks.
 
+import { Rates } from "./rates.js";
 import { now } from "./time.js";
 
 /** As many as the proxy has rows for; one more, and the lock goes that has been quiet for longest. */
@@ -20,6 +21,8 @@ export class Model {
   /** Whether locks were left out of it for others. */
   truncated = false;
   outages = [];
+  /** Since when the proxy is not heard; `null` while it is. */
+  cutOffSince = null;
   /** Since when the proxy looks, in milliseconds since the epoch; `null` before it said so. */
   since = null;
   /** The newest decisions, oldest first. */
@@ -32,6 +35,8 @@ export class Model {
   refusedLately = null;
   sources = null;
   routes = null;
+  /** What they do of late. */
+  rates = new Rates();
   /** What `/routes` says of the process and of what is wrong with it. */
   trouble = null;
   /** The settings in force that weaken the fence. */
@@ -244,8 +249,12 @@ export function holderOf(lock) {
   return last && last.ended_ms === null ? last : undefined;
 }
 
-/** Since when a lock store has not answered, or has gone back; `null` if its news is of now. Nothing is known of later. */
-export const silentSince = ({ outages }, source) => outages.find((outage) => outage.source === source && outage.ended_ms === null)?.began_ms ?? null;
+/** Since when a lock store has not answered, or has gone back, or the page is cut off; `null` if its news is of now. Nothing is known of later. */
+export function silentSince({ outages, cutOffSince }, source) {
+  const outage = outages.find((outage) => outage.source === source && outage.ended_ms === null);
+  const times = [outage?.began_ms, cutOffSince].filter(Number.isFinite);
+  return times.length ? Math.min(...times) : null;
+}
 
 /** Whether nobody held a lock when it was heard of last. */
 export const isFree = ({ tenures }) => tenures.length === 0 || hasEnded(tenures.at(-1));
@@ -257,16 +266,17 @@ export function latestOf(lock) {
   return Math.max(0, ...times, ...waits);
 }
 
-/** How each tenure gave way to the next, the newest first. */
+/** How each tenure gave way to the next: the newest of them, newest first, and how many there are in `all`. */
 export function handoffs(locks, most) {
   const pairs = [];
   for (const lock of locks) {
-    for (let at = Math.max(1, lock.tenures.length - most); at < lock.tenures.length; at += 1) {
+    for (let at = 1; at < lock.tenures.length; at += 1) {
       const [from, to] = [lock.tenures[at - 1], lock.tenures[at]];
       if (hasEnded(from)) pairs.push({ lock, from, to });
     }
   }
-  return pairs.sort((a, b) => b.to.began_ms - a.to.began_ms).slice(0, most).map(handoff);
+  pairs.sort((a, b) => b.to.began_ms - a.to.began_ms);
+  return { newest: pairs.slice(0, most).map(handoff), all: pairs.length };
 }
 
 function handoff({ lock, from, to }) {

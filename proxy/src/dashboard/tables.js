@@ -5,9 +5,12 @@ import { mark } from "./chart.js";
 import { byId, el, name, sync } from "./dom.js";
 import { handoffs, refusedText, refusedUnder, tailOf } from "./model.js";
 import { ownerClass } from "./owners.js";
+import { rateText, timesTexts } from "./rates.js";
 import { duration, now, time } from "./time.js";
 
-const HANDOFFS_MAX = 50;
+const HANDOFFS_AT_FIRST = 20;
+const HANDOFFS_MORE = 100;
+const HANDOFFS_MAX = 520;
 const TENURES_MAX = 300;
 const SHADOW_KINDS_MAX = 50;
 
@@ -15,8 +18,18 @@ const cell = (...content) => el("td", {}, ...content);
 const number = (value, className = "") => el("td", { class: `number ${className}` }, value === null || value === undefined ? "–" : ["number", "bigint"].includes(typeof value) ? value.toLocaleString("en") : value);
 const owner = (lock, { owner: who, first }) => el("span", { class: `${ownerClass(who, lock)} one-line` }, el("i", { class: "swatch", "aria-hidden": "true" }), name(who, 24), el("span", { class: "revision" }, ` @${first}`));
 
+let handoffsMost = HANDOFFS_AT_FIRST;
+
+/** Shows more handoffs, from now on. */
+export function showMoreHandoffs(model) {
+  handoffsMost = Math.min(handoffsMost + HANDOFFS_MORE, HANDOFFS_MAX);
+  showHandoffs(model);
+}
+
 export function showHandoffs(model) {
-  const newest = handoffs(model.locks.values(), HANDOFFS_MAX);
+  const { newest, all } = handoffs(model.locks.values(), handoffsMost);
+  byId("handoffs-count").textContent = all > newest.length ? `${newest.length} of ${all.toLocaleString("en")} shown` : "";
+  byId("more-handoffs").hidden = all === newest.length || newest.length === HANDOFFS_MAX;
   byId("handoffs-empty").hidden = newest.length > 0;
   sync(byId("handoffs"), newest, ({ lock, to }) => `${lock.source} ${lock.lock} ${to.first}`, (handoff) => el("tr", {},
     cell(name(handoff.lock.lock, 40)), cell(owner(handoff.lock, handoff.from)), cell(owner(handoff.lock, handoff.to)), cell(time(handoff.when)),
@@ -38,24 +51,37 @@ const MODES = {
   shadow: ["warn", "refuses nothing, only counts"],
 };
 
-export function showRoutes(document) {
-  byId("generation").textContent = `configuration ${document.generation}`;
-  sync(byId("routes"), document.routes, (route) => route.name, (route) => {
+export function showRoutes({ trouble, rates }) {
+  byId("generation").textContent = `configuration ${trouble.generation}`;
+  sync(byId("routes"), trouble.routes, (route) => route.name, (route) => {
     const [grade, meaning] = MODES[route.mode] ?? ["warn", "not fenced"];
     const rejected = Object.values(route.requests.reject).reduce((sum, count) => sum + count, 0);
     const watches = route.mode === "shadow";
+    const lately = rates.lately(route.name);
     const reasons = Object.entries(route.requests.reject).filter(([, count]) => count > 0).map(([reason, count]) => `${count} ${reason}`).join("\n");
     return el("tr", {},
       cell(name(route.name, 40), el("br"), el("span", { class: "muted" }, route.host ? name(route.host, 40) : null, name(route.path, 60))),
-      cell(el("span", { class: `badge ${grade}`, title: meaning }, route.mode), el("br"), el("span", { class: "muted" }, "for ", time(route.since_ms, "for"))),
-      cell(route.freshness ?? "–", el("br"), el("span", { class: "muted" }, route.max_age_seconds === null || route.max_age_seconds === undefined ? "" : `${route.max_age_seconds} s`)),
-      cell(name(route.key, 60), el("br"), el("span", { class: "muted" }, route.key === null ? "" : `${route.layout} in `, route.source === null ? null : name(route.source, 30))),
-      cell(name(route.upstream, 60)),
+      cell(el("span", { class: `badge ${grade}`, title: meaning }, route.mode), el("br"), el("span", { class: "muted one-line" }, "for ", time(route.since_ms, "for"))),
+      ...ratesOf(route, rates, lately),
+      cell(name(route.key, 60), el("br"), route.key === null ? null : el("span", { class: "muted one-line", title: "Layout, lock store, freshness and max_age" },
+        `${route.layout} in `, name(route.source, 30), `, ${route.freshness}, ${route.max_age_seconds} s`)),
+      cell(name(route.upstream, 60), el("br"), el("span", { class: "muted one-line" }, lately === null ? "" : timesTexts(lately.worker).join(", "))),
       number(route.requests.admit),
-      el("td", { class: `number${watches && rejected ? " warned" : ""}`, title: reasons || null }, watches ? `${refusedText(0, rejected)}${rejected ? " refused (shadow)" : ""}` : refusedText(rejected, 0)),
+      el("td", { class: `number refused${watches && rejected ? " warned" : ""}`, title: reasons || null },
+        watches && rejected ? [refusedText(0, rejected), el("br"), "(shadow)"] : rejected.toLocaleString("en")),
       number(route.requests.pass, route.requests.pass > 0 ? "warned" : ""), number(route.in_flight - route.waiting), number(route.waiting, route.waiting > 0 ? "warned" : ""),
       number(route.orphans, route.orphans > 0 ? "warned" : ""), number(route.handoffs), number(route.cut));
   });
+}
+
+/** Requests per second, and how long verdicts take. */
+function ratesOf(route, rates, lately) {
+  if (lately === null) return [number("…"), number("…")];
+  const refused = lately.refused > 0 ? `${rateText(lately.refused)}/s ${route.mode === "shadow" ? "would be refused" : "refused"}` : null;
+  return [
+    el("td", { class: "number rate" }, rates.sparkline(route.name), `${rateText(lately.requests)}/s`, refused ? [el("br"), el("span", { class: "muted" }, refused)] : null),
+    el("td", { class: "number" }, timesTexts(lately.verdict).flatMap((text) => [text, el("br")])),
+  ];
 }
 
 export function showShadow(report) {

@@ -46,7 +46,7 @@ function fencingTile({ routes, dangers }) {
 }
 
 /** The timeline tells who holds what, but not of each lock where there are very many, and of none that was not read yet. */
-function lockTile({ locks, since, tracked, truncated, outages }) {
+function lockTile({ locks, since, tracked, truncated, outages, cutOffSince }) {
   const [title, link] = ["Locks", "#timeline-title"];
   if (since === null || tracked === null) return unknown(title, link);
   const rows = [...locks.values()];
@@ -56,7 +56,7 @@ function lockTile({ locks, since, tracked, truncated, outages }) {
   const free = rows.filter(isFree).length;
   const unread = Math.max(0, tracked - held - free);
   const notes = [free || !unread ? `${text(free)} without a holder` : "", unread ? `${text(unread)} not read yet` : ""];
-  const second = rows.some(({ source }) => silentSince({ outages }, source) !== null) ? "as last known" : "";
+  const second = rows.some(({ source }) => silentSince({ outages, cutOffSince }, source) !== null) ? "as last known" : "";
   return { title, grade: "calm", value: `${text(held)} held`, second, note: notes.filter(Boolean).join(", "), link };
 }
 

@@ -140,8 +140,10 @@ export class Timeline {
 
   #sayHowMany() {
     const { locks, tracked, truncated } = this.#model;
-    const [shown, all] = [locks.size, tracked].map((count) => count?.toLocaleString("en"));
-    byId("timeline-count").textContent = truncated && tracked > locks.size ? `${shown} of ${all} locks` : "";
+    const all = truncated ? Math.max(tracked ?? 0, locks.size) : locks.size;
+    const [shown, known] = [this.order.length, all].map((count) => count.toLocaleString("en"));
+    const text = shown === known ? `${known} ${all === 1 ? "lock" : "locks"}` : `${shown} of ${known} locks`;
+    byId("timeline-count").textContent = all === 0 ? "" : text;
   }
 
   #drawRow(id, top) {
@@ -244,10 +246,11 @@ function rowLabel(lock, model) {
   const state = holder
     ? el("span", { class: `${ownerClass(holder.owner, lock)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(holder.owner, 60))
     : el("span", { class: "free" }, withoutHolder(lock));
-  const since = holder ? holder.began_ms : lock.tenures.at(-1)?.ended_ms;
+  const isSilent = silentSince(model, lock.source) !== null;
+  const since = isSilent ? null : holder ? holder.began_ms : lock.tenures.at(-1)?.ended_ms;
   return el("div", { class: "label" },
     el("span", { class: "lock-name", title: `${visible(lock.lock)} in ${lock.source}` }, tightName(lock.lock, 120)),
-    el("span", { class: "holder" }, silentSince(model, lock.source) === null ? null : "last known: ", state, el("span", { class: "held-for" }, holder ? ` @${holder.first}` : "", since ? [" · ", time(since, "for")] : null)));
+    el("span", { class: "holder" }, isSilent ? el("span", { class: "one-line" }, "last known:\u00a0") : null, state, el("span", { class: "held-for" }, holder ? ` @${holder.first}` : "", since ? [" · ", time(since, "for")] : null)));
 }
 
 /** A row in words, for those who cannot see it. */

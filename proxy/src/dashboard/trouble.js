@@ -5,6 +5,7 @@ import { duration, now } from "./time.js";
 
 const TEXT_MAX = 1200;
 const LINES_MAX = 4;
+const NAMES_MAX = 8;
 
 /** Host, version, uptime and configuration. The tab's title has the host: whoever runs several has several tabs. */
 export function showAbout({ process, generation }) {
@@ -29,7 +30,7 @@ export function showTrouble({ trouble, sources }) {
 function storesDown(sources, routes) {
   return sources.flatMap((source) => {
     const enforced = routes.filter((route) => route.source === source.source && route.mode === "enforce");
-    const which = enforced.length ? ` (${enforced.map((route) => route.name).join(", ")})` : "";
+    const which = enforced.length ? ` (${someNames(enforced)})` : "";
     if (source.distrusted_through !== null) {
       const text = `Lock store ${source.source} went back: nothing is admitted until a tenure begins above revision ${source.distrusted_through}, or an operator accepts its state.`;
       return [{ grade: "bad", text }];
@@ -39,6 +40,11 @@ function storesDown(sources, routes) {
     const why = source.last_error ? ` Last error: ${source.last_error}.` : "";
     return [{ grade: "bad", text: `Lock store ${source.source} does not answer: ${follows}.${why}` }];
   });
+}
+
+function someNames(routes) {
+  const names = routes.slice(0, NAMES_MAX).map((route) => route.name).join(", ");
+  return routes.length > NAMES_MAX ? `${names} and ${routes.length - NAMES_MAX} more` : names;
 }
 
 function someOf(lines, more) {

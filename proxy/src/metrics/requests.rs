@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_policy::Rejection;
-use prometheus::core::Collector;
+use prometheus::core::{Collector, Metric};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
@@ -88,6 +88,16 @@ impl RequestCounts {
         self.0.upstream_seconds.observe(took.as_secs_f64());
     }
 
+    /// How many requests took how long to their first verdict.
+    pub fn verdict_times(&self) -> Vec<(Bucket, u64)> {
+        times(&self.0.verdict_seconds)
+    }
+
+    /// How many requests took how long from their first byte upstream to the response head.
+    pub fn upstream_times(&self) -> Vec<(Bucket, u64)> {
+        times(&self.0.upstream_seconds)
+    }
+
     /// A request has arrived.
     pub fn begin(&self) {
         self.0.in_flight.inc();
@@ -99,11 +109,35 @@ impl RequestCounts {
     }
 }
 
+/// Times in seconds that count as one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bucket {
+    /// Up to this bound, and above the one before.
+    UpTo(f64),
+    /// Above the last bound.
+    Above(f64),
+}
+
+/// How many times there were in each bucket that has any.
+fn times(histogram: &Histogram) -> Vec<(Bucket, u64)> {
+    let histogram = histogram.metric();
+    let histogram = histogram.get_histogram();
+    let (mut below, mut last) = (0, 0.0);
+    let mut times = Vec::new();
+    for bucket in histogram.get_bucket() {
+        times.push((Bucket::UpTo(bucket.upper_bound()), bucket.cumulative_count() - below));
+        (below, last) = (bucket.cumulative_count(), bucket.upper_bound());
+    }
+    times.push((Bucket::Above(last), histogram.get_sample_count() - below));
+    times.retain(|(_, count)| *count > 0);
+    times
+}
+
 /// What the requests of all routes count.
 #[derive(Debug, Clone)]
 pub(super) struct Requests {
     total: IntCounterVec,
-    verdict_seconds: Histogram,
+    verdict_seconds: HistogramVec,
     upstream_seconds: HistogramVec,
     in_flight: IntGaugeVec,
 }
@@ -125,7 +159,7 @@ impl Requests {
                 &["route", "verdict", "reason", "mode"],
             )?,
             verdict_seconds: made
-                .add(Histogram::with_opts(verdict.buckets(VERDICT_SECONDS.to_vec())))?,
+                .add(HistogramVec::new(verdict.buckets(VERDICT_SECONDS.to_vec()), &["route"]))?,
             upstream_seconds: made
                 .add(HistogramVec::new(upstream.buckets(UPSTREAM_SECONDS.to_vec()), &["route"]))?,
             in_flight: made.gauges(
@@ -148,7 +182,7 @@ impl Requests {
             rejected: std::array::from_fn(|reason| {
                 counter("reject", Rejection::ALL[reason].code())
             }),
-            verdict_seconds: self.verdict_seconds.clone(),
+            verdict_seconds: self.verdict_seconds.with_label_values(&[route]),
             upstream_seconds: self.upstream_seconds.with_label_values(&[route]),
             in_flight: self.in_flight.with_label_values(&[route]),
         }))
@@ -191,15 +225,24 @@ mod tests {
             counts.verdict_took(Duration::from_nanos(nanos));
         }
         counts.upstream_took(Duration::from_millis(1));
+        assert_eq!(
+            counts.verdict_times(),
+            [
+                (Bucket::UpTo(1e-6), 2),
+                (Bucket::UpTo(2e-6), 1),
+                (Bucket::UpTo(2.0), 1),
+                (Bucket::Above(2.0), 2)
+            ]
+        );
         check(
             &registry,
             &[
-                r#"fencepost_verdict_seconds_bucket{le="0.000001"} 2"#,
-                r#"fencepost_verdict_seconds_bucket{le="0.000002"} 3"#,
-                r#"fencepost_verdict_seconds_bucket{le="1"} 3"#,
-                r#"fencepost_verdict_seconds_bucket{le="2"} 4"#,
-                r#"fencepost_verdict_seconds_bucket{le="+Inf"} 6"#,
-                "fencepost_verdict_seconds_count 6",
+                r#"fencepost_verdict_seconds_bucket{route="shards",le="0.000001"} 2"#,
+                r#"fencepost_verdict_seconds_bucket{route="shards",le="0.000002"} 3"#,
+                r#"fencepost_verdict_seconds_bucket{route="shards",le="1"} 3"#,
+                r#"fencepost_verdict_seconds_bucket{route="shards",le="2"} 4"#,
+                r#"fencepost_verdict_seconds_bucket{route="shards",le="+Inf"} 6"#,
+                r#"fencepost_verdict_seconds_count{route="shards"} 6"#,
                 r#"fencepost_upstream_seconds_bucket{route="shards",le="0.0005"} 0"#,
                 r#"fencepost_upstream_seconds_bucket{route="shards",le="0.001"} 1"#,
             ],

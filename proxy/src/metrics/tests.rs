@@ -73,7 +73,7 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
         r#"fencepost_tracked_locks{source="main"} 3"#,
         r#"fencepost_tenures_total{source="main"} 4"#,
         r#"fencepost_source_regressed{source="main"} 1"#,
-        "fencepost_verdict_seconds_count 0",
+        r#"fencepost_verdict_seconds_count{route="shards"} 0"#,
         r#"fencepost_upstream_seconds_count{route="shards"} 0"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
@@ -126,11 +126,14 @@ fn each_route_tells_its_mode_and_each_fenced_one_its_max_age() {
 /// The readme says how close.
 #[test]
 fn quantiles_span_microseconds_to_the_limits() {
-    let text = text(&Metrics::new().unwrap());
-    for (name, lowest, highest) in
-        [("fencepost_verdict_seconds", 1e-6, 2.0), ("fencepost_handoff_wait_seconds", 5e-4, 60.0)]
-    {
-        let prefix = format!("{name}_bucket{{le=\"");
+    let metrics = Metrics::new().unwrap();
+    let _registered = metrics.route("shards", "enforce");
+    let text = text(&metrics);
+    for (name, labels, lowest, highest) in [
+        ("fencepost_verdict_seconds", r#"route="shards","#, 1e-6, 2.0),
+        ("fencepost_handoff_wait_seconds", "", 5e-4, 60.0),
+    ] {
+        let prefix = format!("{name}_bucket{{{labels}le=\"");
         let bounds = text
             .lines()
             .filter_map(|line| line.strip_prefix(&prefix)?.split('"').next()?.parse().ok());

@@ -308,7 +308,7 @@ async fn a_route_that_refuses_nothing_stands_out() {
         && tile.querySelector('.tile-second')?.innerText === '1 would be refused (shadow)'";
     page.browser.until("the tile says what would be refused", tile, &[]).await;
     for (shown, selector) in [
-        ("1 would be refused (shadow)", "#routes tr[data-key=watched] td:nth-child(7)"),
+        ("1 would be\n(shadow)", "#routes tr[data-key=watched] td.refused"),
         ("1 would be", "#reason-legend button[data-reason=stale-tenure]"),
         ("1 would be refused", "#handoffs td.zombie"),
     ] {
@@ -474,8 +474,12 @@ async fn a_page_that_is_cut_off_says_so_and_connects_again() {
     let before = decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
     page.until_there(&format!("#decision-rows tr[data-id='{before}']")).await;
     page.until_there("#sources td:nth-child(3)").await;
+    let holder = "return [...document.querySelectorAll('#rows .holder')].some((one) => one.innerText.replace(/\\s+/g, ' ').startsWith(arguments[0]))";
+    let says_holder = async |says: &str| page.browser.until(says, holder, &[json!(says)]).await;
+    says_holder("shard-1").await;
     relay.cut().await;
     page.until_state("cut-off").await;
+    says_holder("last known: shard-1").await;
     assert!(page.text("#cut-off").await.contains("what stands below is old"));
     let age = page.text("#sources td:nth-child(3)").await;
     let older =
@@ -486,6 +490,7 @@ async fn a_page_that_is_cut_off_says_so_and_connects_again() {
     page.until_state("live").await;
     page.until_there(&format!("#decision-rows tr[data-id='{meanwhile}']")).await;
     page.until_there("#cut-off[hidden]").await;
+    says_holder("shard-1").await;
 
     // A connection over which nothing comes any more is noticed too.
     relay.freeze().await;

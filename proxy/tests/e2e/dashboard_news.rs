@@ -213,3 +213,103 @@ async fn lanes_are_ordered_by_need_and_owners_differ_on_one() {
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
+
+/// What the page makes of readings of one route: each after so many seconds, by the process that
+/// began then, in the mode since then, with so many requests admitted and refused, and its times.
+const RATES: &str = "
+    const { Rates, rateText, timesTexts } = await import('/dashboard/rates.js');
+    const rates = new Rates();
+    for (const [at, started_ms, since_ms, admit, refused, verdict_seconds] of given[0]) {
+        const requests = { admit, reject: refused ? { 'no-owner': refused } : {}, pass: 0 };
+        const route = { name: 'r', since_ms, requests, verdict_seconds, upstream_seconds: {} };
+        rates.take({ now_ms: 1000 * at, process: { started_ms }, routes: [route] });
+    }
+    const lately = rates.lately('r');
+    return lately && [rateText(lately.requests), rateText(lately.refused), timesTexts(lately.verdict).join(), timesTexts(lately.worker).join()];";
+
+#[tokio::test]
+async fn rates_are_differences_of_what_one_process_counted() {
+    let browser = Browser::start().await;
+    let [shards, _] = routes();
+    let scene = Scene::open(VERSION, &[shards]).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let minutes: Vec<Value> =
+        (0..=400).map(|at| json!([at, 1, 1, 7 * at, 0, { "0.005": 7 * at }])).collect();
+    let before = json!([0, 1, 1, 500, 0, { "2": 500 }]);
+    let after = json!([10, 1, 1, 1500, 10, { "2": 500, "0.00002": 980, ">2": 30 }]);
+    for (readings, expected) in [
+        (json!([before]), Value::Null),
+        (json!([before, after]), json!(["101", "1", "p50 ≤ 20 µs,p99 > 2.0 s", ""])),
+        (json!(minutes), json!(["7", "0", "p50 ≤ 5 ms,p99 ≤ 5 ms", ""])),
+        // Another process, or another mode, has counted anew: there is one reading.
+        (json!([[0, 1, 1, 500, 0, {}], [10, 2, 1, 600, 0, {}]]), Value::Null),
+        (json!([[0, 1, 1, 500, 0, {}], [10, 1, 2, 600, 0, {}]]), Value::Null),
+        // A page that was hidden for long, and a clock that was set back.
+        (json!([[0, 1, 1, 500, 0, {}], [200, 1, 1, 600, 0, {}]]), Value::Null),
+        (json!([[100, 1, 1, 500, 0, {}], [90, 1, 1, 600, 0, {}]]), Value::Null),
+    ] {
+        let made = page.browser.run_async(RATES, std::slice::from_ref(&readings)).await;
+        assert_eq!(made, expected, "{readings}");
+    }
+
+    page.until_there("#routes tr").await; // It has read what was counted before.
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/shards/2/", &held).await;
+    scene.send(Ask::post("/shards/2/")).await;
+    let says = "return document.querySelector('#routes tr').innerText.includes('/s refused')";
+    page.browser.until("the route has a rate of refusals", says, &[]).await;
+    page.until_there("#routes .spark-refused").await;
+    let row = page.text("#routes tr").await;
+    assert_eq!(row.matches("p50 ").count(), 2, "of verdicts and of the worker: {row}");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn more_handoffs_are_shown_on_request() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &[Route::k()]).await;
+    for at in 0..23 {
+        scene.store.hold("/k", &format!("shard-{at}")).await;
+    }
+    scene.until_known("/k", Some("shard-22")).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_count("#handoffs tr", 20).await;
+    assert_eq!(page.text("#handoffs-count").await, "20 of 22 shown");
+    page.click("#more-handoffs").await;
+    page.until_count("#handoffs tr", 22).await;
+    page.until_there("#more-handoffs[hidden]").await;
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn of_300_locks_those_in_sight_are_drawn() {
+    let browser = Browser::start().await;
+    let route = |at: usize| {
+        Route::new(&format!("r{at}"), &format!("/{at}/"), &format!("key = \"/lock-{at}\""))
+    };
+    let scene = Scene::open(VERSION, &(0..300).map(route).collect::<Vec<_>>()).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let says = "return document.querySelector('#timeline-count').innerText === arguments[0]";
+    page.browser.until("it says how many", says, &[json!("300 locks")]).await;
+    page.until_count("#routes tr", 300).await;
+    let drawn = page.count("#rows .row").await;
+    assert!((5..40).contains(&drawn), "{drawn} rows");
+    let shown = "return [...document.querySelectorAll('#rows .lock-name')].some((one) => one.innerText === arguments[0])";
+    page.browser.run("document.querySelector('#timeline').scrollTop = 1e6", &[]).await;
+    page.browser.until("the last one is in sight", shown, &[json!("/lock-299")]).await;
+    assert!(page.count("#rows .row").await <= drawn + 2, "those out of sight are gone");
+    page.click("#lock-find").await;
+    page.browser.press("LOCK-29").await;
+    page.browser.until("it says how many of them", says, &[json!("11 of 300 locks")]).await;
+    let height = page.browser.run("return document.documentElement.scrollHeight", &[]).await;
+    assert!(height.as_u64() < Some(6000), "tables scroll: {height}");
+    scene.etcd.pause().await;
+    page.until_there("#trouble .bad").await;
+    let bad = page.text("#trouble .bad").await;
+    assert!(bad.contains("enforced routes (r0, r1, r2, r3, r4, r5, r6, r7 and 292 more)"), "{bad}");
+    scene.etcd.resume();
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}

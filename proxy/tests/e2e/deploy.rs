@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 
-use fencepost_tests::{EtcdVersion, eventually};
+use fencepost_tests::{EtcdVersion, eventually, until};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
 use crate::compose::Topology;
 use crate::fencepost::Route;
 use crate::programs::{printed, workspace, yaml};
+use crate::prometheus::Prometheus;
 use crate::scene::Scene;
 
 #[tokio::test]
@@ -208,21 +209,53 @@ async fn prometheus_saw_it(topology: &Topology) {
 
 /// Every expression of the dashboard is understood, and gives something.
 async fn the_dashboard_shows_it(topology: &Topology) {
-    let file = workspace().join("deploy/grafana/dashboards/fencepost.json");
-    let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    let expressions = strings(&dashboard, "expr");
+    let expressions = expressions(&dashboard());
     assert!(expressions.len() > 20, "{expressions:?}");
     for expression in expressions {
+        let series = topology.prometheus.query(&expression).await;
+        // What is shown only above zero may not have happened.
+        assert!(!series.is_empty() || expression.ends_with(" > 0"), "{expression} gives nothing");
+    }
+}
+
+#[tokio::test]
+async fn dashboard_marks_starts_and_reloads() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[Route::k()]).await;
+    let prometheus = Prometheus::scraping(scene.fence.admin).await;
+    let marks = expressions(&dashboard()["annotations"]);
+    let [starts, reloads, rejected] = marks.as_slice() else { panic!("{marks:?}") };
+    let started = prometheus.value("1000 * process_start_time_seconds").await;
+    assert!(started.is_some() && prometheus.value(starts).await == started);
+    for not_yet in [reloads, rejected] {
+        assert_eq!(prometheus.value(not_yet).await, None, "{not_yet}");
+    }
+    scene.fence.reloads(&scene.config.clone().limit("confirm_timeout = \"700ms\"")).await;
+    let wrong = scene.config.clone().limit("confirm_timeout = \"1 h\"");
+    assert_eq!(scene.fence.reload(&wrong).await.status, 422);
+    for mark in [reloads, rejected] {
+        until(mark, async || prometheus.value(mark).await.is_some()).await;
+    }
+    assert!(prometheus.value(reloads).await > started);
+    scene.finish().await;
+}
+
+fn dashboard() -> Value {
+    let file = workspace().join("deploy/grafana/dashboards/fencepost.json");
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// The expressions in a part of the dashboard, with its variables filled in.
+fn expressions(part: &Value) -> Vec<String> {
+    let fill = |expression: String| {
         let filled = expression
             .replace("\"$instance\"", "\".*\"")
             .replace("\"$route\"", "\".*\"")
             .replace("$__rate_interval", "1m")
             .replace("$__range", "15m");
         assert!(!filled.contains('$'), "{filled}");
-        let series = topology.prometheus.query(&filled).await;
-        // What is shown only above zero may not have happened.
-        assert!(!series.is_empty() || filled.ends_with(" > 0"), "{filled} gives nothing");
-    }
+        filled
+    };
+    strings(part, "expr").into_iter().map(fill).collect()
 }
 
 /// All values of a key, however deep.

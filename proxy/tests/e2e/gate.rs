@@ -196,7 +196,7 @@ async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
     counted(2.0).await;
     assert_eq!(scene.counted().await, 1, "only the one at the worker has a verdict");
     assert_eq!(
-        scene.fence.metric("fencepost_verdict_seconds_count").await,
+        scene.fence.metric(r#"fencepost_verdict_seconds_count{route="k"}"#).await,
         2.0,
         "and one has left that was judged"
     );

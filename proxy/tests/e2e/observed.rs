@@ -332,6 +332,11 @@ async fn routes_and_settings_in_force_are_told() {
         shards["requests"],
         json!({ "admit": 1, "reject": { "token-missing": 1 }, "pass": 0 })
     );
+    let timed = |route: &Value, what: &str| -> u64 {
+        route[what].as_object().unwrap().values().filter_map(Value::as_u64).sum()
+    };
+    let of = |route: &Value| ["verdict_seconds", "upstream_seconds"].map(|what| timed(route, what));
+    assert_eq!((of(shards), of(watched)), ([2, 1], [0, 0]), "{told}");
     assert_has(watched, json!({ "mode": "shadow", "source": "main", "layout": "key" }));
     assert!(watched["since_ms"].as_u64().unwrap() > 0);
     let told = scene.fence.admin_json("/config").await;

@@ -255,6 +255,7 @@ impl EtcdClient {
                 StoreError::NoLogin(why) | StoreError::Refused(why) => {
                     EtcdError::Refused(why.to_string())
                 }
+                error @ StoreError::NoMember { .. } => EtcdError::Refused(error.to_string()),
                 error @ (StoreError::Unavailable(_)
                 | StoreError::Denied { .. }
                 | StoreError::Compacted

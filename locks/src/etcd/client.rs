@@ -258,6 +258,7 @@ impl EtcdClient {
                 error @ StoreError::NoMember { .. } => EtcdError::Refused(error.to_string()),
                 error @ (StoreError::Unavailable(_)
                 | StoreError::Denied { .. }
+                | StoreError::TooLarge { .. }
                 | StoreError::Compacted
                 | StoreError::AnotherCluster { .. }
                 | StoreError::ManyClusters { .. }) => EtcdError::Unavailable(reason(&error)),

@@ -12,6 +12,7 @@ mod places;
 mod problem;
 mod reader;
 mod units;
+mod variables;
 
 mod address;
 mod captures;

@@ -110,7 +110,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         {
             print(format_args!(
                 "worker {}: is the admin listener of this configuration, which is there once it is served",
-                route.upstream
+                config.places.shown(route.upstream.to_string())
             ))?;
             continue;
         }
@@ -312,6 +312,7 @@ fn show_worker(
         (Err(UpstreamError::Unreachable(error)), _) => format!("cannot be reached: {error}"),
         (Err(error), _) => format!("{:#}", anyhow::Error::new(error)),
     };
-    print(format_args!("worker {}: {outcome}", route.upstream))?;
+    let line = format!("worker {}: {outcome}", route.upstream);
+    print(format_args!("{}", config.places.shown(line)))?;
     Ok(reached)
 }

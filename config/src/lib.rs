@@ -8,6 +8,7 @@
 //! (`config`), routes (`route`, `check_routes`), and which route a request meets (`routing`).
 
 mod flags;
+mod include;
 mod places;
 mod problem;
 mod reader;
@@ -52,6 +53,7 @@ pub use config::Config;
 pub use difference::{Change, Difference};
 pub use flags::Flags;
 pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};
+pub use include::{Included, included_by};
 pub use index::LockIndex;
 pub use limits::Limits;
 pub use listening::{Admin, Listener};

@@ -15,6 +15,7 @@ use crate::logging::WithCauses;
 use crate::recording::{Answer, Subject};
 use crate::refusal::Failure;
 use crate::request_context::{InFlight, RequestContext};
+use crate::request_id::X_REQUEST_ID;
 use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
     Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts,
@@ -66,14 +67,17 @@ async fn prepare(
         })
     })?;
     let (head, rest) = (*request).into_parts();
-    outgoing_request(head, body, rest.connection(), context.pool().upstream(), kept).map_err(
-        |error| {
-            context.fail(match error {
-                InvalidHead::Target => Failure::BadTarget,
-                InvalidHead::TwoLengths => Failure::BrokenBody,
-            })
-        },
-    )
+    let request = outgoing_request(head, body, rest.connection(), context.pool().upstream(), kept);
+    let mut request = request.map_err(|error| {
+        context.fail(match error {
+            InvalidHead::Target => Failure::BadTarget,
+            InvalidHead::TwoLengths => Failure::BrokenBody,
+        })
+    })?;
+    if let Some(id) = context.about.request_id_value() {
+        request.headers_mut().insert(X_REQUEST_ID, id.clone());
+    }
+    Ok(request)
 }
 
 /// Sends the request as soon as the gate lets it in. At most once: what provably was not sent

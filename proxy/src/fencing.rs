@@ -160,16 +160,14 @@ fn why_not_allowed(route: &Route) -> String {
 
 /// What helps the sender of a request without a whole token.
 fn what_is_missing(route: &Route, headers: &HeaderMap) -> String {
-    let names = [&route.owner_header, &route.revision_header];
-    let missing: Vec<_> = names.iter().filter(|name| !headers.contains_key(**name)).collect();
-    let [owner, revision] = names;
-    match missing[..] {
-        [name] => format!(
-            "{name} is missing: send the owner in {owner}, and the revision of the lock that you hold in {revision}."
-        ),
-        _ => format!(
-            "Send the owner and the revision of the lock that you hold with every request, in {owner} and {revision}."
-        ),
+    let (owner, revision) = (&route.owner_header, &route.revision_header);
+    let both = format!(
+        "the owner and the revision of the lock that you hold with every request, in {owner} and {revision}."
+    );
+    match (headers.contains_key(owner), headers.contains_key(revision)) {
+        (true, false) => format!("{revision} is missing: send {both}"),
+        (false, true) => format!("{owner} is missing: send {both}"),
+        _ => format!("Send {both}"),
     }
 }
 
@@ -191,14 +189,16 @@ fn unclaimed(
         }
         Err(_) => Subject::default(),
         Ok(lock) => {
-            let missing = (reason == Rejection::TokenMissing)
-                .then(|| what_is_missing(context.route(), headers));
-            why = missing.unwrap_or_default();
             let subject = match lock {
                 NamedLock::Tracked(lock) => Subject::of_tracked(lock),
                 NamedLock::Unread(key) => Subject::of_lock(key),
             };
-            Subject { detail: Some(why.as_str()).filter(|why| !why.is_empty()), ..subject }
+            if reason == Rejection::TokenMissing {
+                why = what_is_missing(context.route(), headers);
+                Subject { detail: Some(&why), ..subject }
+            } else {
+                subject
+            }
         }
     };
     let held =

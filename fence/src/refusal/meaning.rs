@@ -87,7 +87,7 @@ pub fn explanation(reason: Rejection) -> (&'static str, &'static str) {
         ),
         Rejection::NoOwner => (
             "Nobody holds the lock",
-            "Acquire the lock before you send. If you do hold it, the route reads another key or layout: have its operator look.",
+            "Acquire the lock before you send. If you do hold it, the operator should look whether the right key and layout are read.",
         ),
         Rejection::NotYetOwner => (
             "The sender still waits for the lock",

@@ -153,6 +153,13 @@ impl Hold {
                 Ok(tenure) => tenure,
                 Err(exit) => return exit,
             };
+            if is_first && tenure.ttl() != self.settings.ttl {
+                self.console.print(format_args!(
+                    "--ttl: etcd grants {:?} instead of {:?}: the lock stays taken for so long when its holder is gone",
+                    tenure.ttl(),
+                    self.settings.ttl
+                ));
+            }
             is_first = false;
             self.console.print_verbose(format_args!(
                 "{} holds {} under revision {}",

@@ -63,6 +63,11 @@ pub enum InvalidEtcd {
         "authorities and certificates mean nothing with http:// endpoints of etcd: write https://, or leave them out"
     )]
     NoTls,
+    /// No certificate can be for the server name.
+    #[error(
+        "{0:?} is not a name that a certificate can be for: write a host name or an IP address"
+    )]
+    ServerName(String),
     /// The certificates and the key can't be used.
     #[error("no TLS: {0}")]
     Tls(#[from] TlsError),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fencepost_locks::{EtcdAccess, EtcdClient, EtcdTls, EtcdUser};
 use fencepost_tls::{ClientFiles, ClientTls, Followed as _, Look};
+use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -47,7 +48,7 @@ impl Etcd {
     /// `https://host:port` each.
     pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> EtcdBuilder {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        EtcdBuilder { endpoints, tls: None, user: None }
+        EtcdBuilder { endpoints, tls: None, server_name: None, user: None }
     }
 
     /// Looks whether the files of TLS have changed, and has connections that begin from now on go by
@@ -102,6 +103,7 @@ impl Etcd {
 pub struct EtcdBuilder {
     endpoints: Vec<String>,
     tls: Option<ClientFiles>,
+    server_name: Option<String>,
     user: Option<EtcdUser>,
 }
 
@@ -111,6 +113,12 @@ impl EtcdBuilder {
     #[must_use]
     pub fn tls(self, files: ClientFiles) -> EtcdBuilder {
         EtcdBuilder { tls: Some(files), ..self }
+    }
+
+    /// The name that etcd's certificates must have, where it is not the host of the endpoint.
+    #[must_use]
+    pub fn server_name(self, name: impl Into<String>) -> EtcdBuilder {
+        EtcdBuilder { server_name: Some(name.into()), ..self }
     }
 
     /// Logs in as this user of etcd. With `http://` endpoints the password goes over the network as
@@ -126,16 +134,23 @@ impl EtcdBuilder {
     /// - The list of endpoints is empty, or an endpoint is invalid or listed twice.
     /// - Some endpoints have TLS and some do not.
     /// - The TLS files lack an authority or cannot be used.
-    /// - There are TLS files, but no endpoint has TLS.
+    /// - There are TLS files, or a server name, but no endpoint has TLS.
+    /// - No certificate can be for the server name.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
         let endpoints = checked(&self.endpoints)?;
         let tls = match (is_secure(&endpoints[0]), self.tls) {
-            (false, None) => None,
-            (false, Some(_)) => return Err(InvalidEtcd::NoTls),
+            (false, None) if self.server_name.is_none() => None,
+            (false, _) => return Err(InvalidEtcd::NoTls),
             (true, None) => return Err(InvalidEtcd::NoAuthority),
             (true, Some(files)) => Some(ClientTls::load(files, &[b"h2"])?),
         };
-        let of_access = tls.clone().map(|client| EtcdTls { client, server_name: None });
+        let server_name = self.server_name;
+        if let Some(name) = &server_name
+            && ServerName::try_from(name.as_str()).is_err()
+        {
+            return Err(InvalidEtcd::ServerName(name.clone()));
+        }
+        let of_access = tls.clone().map(|client| EtcdTls { client, server_name });
         let access = Arc::new(EtcdAccess::new(of_access, self.user));
         let client = EtcdClient::new(&endpoints, &access);
         Ok(Etcd(Arc::new(Shared { client, tls, settling: TaskTracker::new() })))

@@ -12,7 +12,7 @@ use etcd_client::{
     Compare, CompareOp, GetOptions, LockOptions as MutexOptions, PutOptions, ResponseHeader, Txn,
     TxnOp,
 };
-use fencepost_locks::{EtcdAccess, EtcdClient, EtcdTls, EtcdUser, KeyRange, Within};
+use fencepost_locks::{EtcdAccess, EtcdClient, EtcdTls, EtcdUser, KeyRange, Within, cluster};
 
 pub(crate) use self::handoff::Handoff;
 pub(crate) use self::many::{HeldLocks, acquire_all};
@@ -153,7 +153,10 @@ impl Lock {
         let queue = self.queue();
         let campaign = self.etcd.call(Some(&queue), ONCE, |mut client| {
             let (key, owner) = (self.key.clone(), owner.to_owned());
-            async move { client.campaign(key, owner, lease).await }
+            async move {
+                let won = client.campaign(key, owner, lease).await?;
+                Ok((cluster(won.header()), won))
+            }
         });
         let response = campaign.await?;
         let leader = response.leader().context("etcd names no leader key")?;
@@ -165,7 +168,11 @@ impl Lock {
         let queue = self.queue();
         let lock = self.etcd.call(Some(&queue), ONCE, |mut client| {
             let key = self.key.clone();
-            async move { client.lock(key, Some(MutexOptions::new().with_lease(lease))).await }
+            async move {
+                let options = MutexOptions::new().with_lease(lease);
+                let locked = client.lock(key, Some(options)).await?;
+                Ok((cluster(locked.header()), locked))
+            }
         });
         let response = lock.await?;
         let key = std::str::from_utf8(response.key()).context("the lock's key is not text")?;

@@ -33,7 +33,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
 pub use self::access::{EtcdAccess, EtcdOptions, EtcdTls, EtcdUser};
-pub use self::client::{EtcdClient, EtcdError, Within};
+pub use self::client::{EtcdClient, EtcdError, Within, cluster};
 use self::cluster_check::{Status, disagreement};
 use self::endpoints::Endpoints;
 use self::failure::Failure;

@@ -20,7 +20,7 @@ pub use cache::{
 };
 pub use etcd::{
     EtcdAccess, EtcdClient, EtcdError, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch,
-    Within, caution, known_stale_reads,
+    Within, caution, cluster, known_stale_reads,
 };
 pub use first_to_connect::first_to_connect;
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};

@@ -296,7 +296,7 @@ pub enum StoreError {
     },
 }
 
-fn belongings(endpoints: &[(Arc<str>, u64)]) -> String {
+pub(crate) fn belongings(endpoints: &[(Arc<str>, u64)]) -> String {
     let told = endpoints.iter().map(|(endpoint, cluster)| format!("{endpoint} to {cluster:x}"));
     told.collect::<Vec<_>>().join(", ")
 }

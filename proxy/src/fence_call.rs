@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fencepost_config::{Mode, Route};
 use fencepost_fence::claim::{Claim, Guard, NamedLock};
 use fencepost_fence::enter::close_door;
-use fencepost_policy::Rejection;
+use fencepost_policy::{Layout, Rejection};
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::at_gate::Arrived;
@@ -65,7 +65,26 @@ async fn close(context: &Rc<RequestContext>, headers: &mut HeaderMap) -> Result<
     };
     let claim = Claim { token, lock };
     let arrived = Arrived::call(context, &claim);
-    close_door(&arrived).await.map_err(|reason| arrived.refuse(reason))
+    close_door(&arrived).await.map_err(|reason| match unreadable(&claim, reason) {
+        Some(detail) => {
+            let subject = Subject { detail: Some(&detail), ..Subject::of(&claim) };
+            context.refuse(Rejection::LockNotAllowed, subject)
+        }
+        None => arrived.refuse(reason),
+    })
+}
+
+/// What the caller has to correct, where the lock's record, which the caller has written, is not of
+/// the form that the route reads. Asking again would not help.
+fn unreadable(claim: &Claim, reason: Rejection) -> Option<String> {
+    let (lock, view) = (&claim.lock, claim.lock.view());
+    let is_callers = view.snapshot().is_some_and(|known| known.as_of >= claim.token.revision);
+    if reason != Rejection::Unverifiable || lock.layout() != Layout::Key || !is_callers {
+        return None;
+    }
+    view.problem().map(|problem| {
+        format!("{problem}: write it as the route's lock says (owner_field), or change the route")
+    })
 }
 
 /// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless

@@ -163,7 +163,7 @@ async fn an_etcd_that_is_not_there_is_named() {
     silent.pause().await;
     let told = demo(&["--etcd", &silent.endpoint()]).await;
     let expected =
-        format!("fencepost: etcd does not answer: {}: no answer within 3s\n", silent.endpoint());
+        format!("fencepost: etcd does not answer: {}: no answer within 500ms\n", silent.endpoint());
     assert_eq!((told.code, told.printed.as_str(), told.errors), (Some(1), "", expected));
 
     let told = demo(&["--etcd", "ftp://127.0.0.1:2379"]).await;

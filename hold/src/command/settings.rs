@@ -90,6 +90,10 @@ pub struct HoldSettings {
     /// Its private key (PEM).
     #[arg(long, value_name = "FILE", requires = "etcd_cert", help_heading = "How to reach etcd")]
     pub etcd_key: Option<PathBuf>,
+    /// The name that the certificates of etcd must have, if it is not the host of the endpoint, e.g.
+    /// "etcd.example" where endpoints are addresses or a tunnel.
+    #[arg(long, value_name = "NAME", requires = "etcd_ca", help_heading = "How to reach etcd")]
+    pub etcd_server_name: Option<String>,
     /// The user of etcd to log in as.
     #[arg(
         long,
@@ -142,6 +146,9 @@ impl HoldSettings {
             etcd = etcd.tls(ClientFiles { ca, crl: None, identity });
         } else if is_open && identity.is_some() {
             return Err(in_words(&InvalidEtcd::NoTls));
+        }
+        if let Some(name) = &self.etcd_server_name {
+            etcd = etcd.server_name(name);
         }
         if let Some((name, file)) = self.etcd_user.as_ref().zip(self.etcd_password_file.as_ref()) {
             let user = EtcdUser::with_file(name, file);
@@ -240,6 +247,7 @@ fn in_words(error: &InvalidEtcd) -> Exit {
     Exit::usage(match error {
         InvalidEtcd::NoAuthority => format!("--etcd: {error}: name its file by --etcd-ca"),
         InvalidEtcd::NoTls => format!("--etcd-ca, --etcd-cert and --etcd-key: {error}"),
+        InvalidEtcd::ServerName(_) => format!("--etcd-server-name: {error}"),
         InvalidEtcd::Tls(error) => format!("--etcd-{}: {error}", option_of(error.role)),
         InvalidEtcd::NoEndpoint
         | InvalidEtcd::Endpoint(_)

@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use etcd_client::PutOptions;
-use fencepost_hold::{BootInstant, Etcd, Lock, Over, Standing};
-use fencepost_tests::{Cluster, EtcdOptions, EtcdVersion, PATIENCE, Relay, eventually};
+use fencepost_hold::{AcquireError, BootInstant, Etcd, Lock, Over, Standing, StoreError};
+use fencepost_tests::{
+    self as support, Cluster, EtcdOptions, EtcdVersion, PATIENCE, Relay, eventually,
+};
 use tokio::task::JoinSet;
 
 use crate::store::{KEY, Store, over};
@@ -204,6 +206,28 @@ async fn who_waits_through_the_loss_of_its_lease_gets_the_lock_in_the_end() {
     assert!(tenure.is_held());
     tenure.release().await.unwrap();
     store.is_clean().await;
+}
+
+/// An endpoint of another cluster that nobody had heard of at the start would have given the lock
+/// away a second time.
+#[tokio::test]
+async fn another_cluster_that_comes_later_is_not_believed() {
+    let ours = Store::start().await;
+    let mut theirs = support::Etcd::start(EtcdVersion::V3_5).await;
+    theirs.kill();
+    let etcd = Etcd::at([ours.member.endpoint(), theirs.endpoint()]).unwrap();
+    let lock = Lock::builder(KEY, "a").ttl(TTL).answer_within(TTL).build(&etcd).unwrap();
+    let tenure = lock.acquire().await.unwrap();
+    theirs.restart().await;
+    ours.member.pause().await;
+    assert_eq!(over(&tenure).await, Over::NotRenewed);
+    let error = lock.try_acquire().await.unwrap_err();
+    let AcquireError::Store(StoreError::Unavailable(why)) = error else { panic!("{error}") };
+    assert!(why.contains("belongs to cluster") && why.contains(&theirs.endpoint()), "{why}");
+    assert_eq!(theirs.etcdctl(&["get", "--prefix", "/"]).await, "");
+    ours.member.resume();
+    tenure.release().await.unwrap();
+    lock.acquire().await.unwrap().release().await.unwrap();
 }
 
 /// They watched from revisions that the restored store had yet to reach: nobody heard that the lock

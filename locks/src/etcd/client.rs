@@ -1,25 +1,26 @@
 //! A client for those who take locks: `hold`, the load test, the demo. Each call goes to one
-//! endpoint after another. Does not check which cluster answers, as [`EtcdStore`](super::EtcdStore)
-//! does.
+//! endpoint after another, once it is known which cluster is meant, and is believed only as an
+//! answer of that cluster. It does not decide what a lock is.
 
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Client, DeleteOptions, DeleteResponse, Error, GetOptions, GetResponse, LeaseGrantOptions, Txn,
-    TxnResponse,
+    Client, DeleteOptions, DeleteResponse, Error, GetOptions, GetResponse, LeaseGrantOptions,
+    ResponseHeader, Txn, TxnResponse,
 };
 use fencepost_policy::Revision;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::access::EtcdAccess;
+use super::access::{EtcdAccess, EtcdOptions};
+use super::cluster_check::cluster_of;
 use super::endpoints::{Endpoints, reason};
 use super::failure::Failure;
 use super::query::end;
 use super::watch::{EtcdWatch, WATCH_TIMEOUT};
-use crate::store::{KeyRange, RangeWatch, StoreError};
+use crate::store::{KeyRange, RangeWatch, StoreError, belongings};
 
 /// Longer than any attempt.
 const FOR_EVER: Duration = Duration::from_secs(3600);
@@ -64,6 +65,9 @@ pub enum EtcdError {
     /// etcd has no such lease: it has run out, or was revoked.
     #[error("etcd has no such lease")]
     NoLease,
+    /// The endpoints are not of one cluster: a lock would have a holder in each.
+    #[error("the endpoints belong to different clusters ({0}): name the endpoints of one cluster")]
+    ManyClusters(String),
 }
 
 /// How long a call may take.
@@ -97,8 +101,12 @@ impl EtcdClient {
     /// A client of the cluster at these addresses, such as `http://127.0.0.1:2379`. Connects with
     /// the first call.
     pub fn new(addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdClient {
-        let endpoints = Arc::new(Endpoints::of_any_cluster(addresses, Arc::clone(access)));
-        EtcdClient { endpoints, silence: Arc::default() }
+        let endpoints = Endpoints::new(&EtcdOptions {
+            endpoints: addresses.to_vec(),
+            cluster_id: None,
+            access: Arc::clone(access),
+        });
+        EtcdClient { endpoints: Arc::new(endpoints), silence: Arc::default() }
     }
 
     /// Reads keys, by quorum.
@@ -111,7 +119,7 @@ impl EtcdClient {
         let options = end(range).into_iter().fold(options, GetOptions::with_range);
         self.call(Some(range), within, |mut client| {
             let (key, options) = (range.first_key().to_vec(), options.clone());
-            async move { client.get(key, Some(options)).await }
+            async move { client.get(key, Some(options)).await.map(|got| (cluster(got.header()), got)) }
         })
         .await
     }
@@ -125,7 +133,10 @@ impl EtcdClient {
         let options = end(range).into_iter().fold(DeleteOptions::new(), DeleteOptions::with_range);
         self.call(Some(range), within, |mut client| {
             let (key, options) = (range.first_key().to_vec(), options.clone());
-            async move { client.delete(key, Some(options)).await }
+            async move {
+                let deleted = client.delete(key, Some(options)).await?;
+                Ok((cluster(deleted.header()), deleted))
+            }
         })
         .await
     }
@@ -139,7 +150,7 @@ impl EtcdClient {
     ) -> Result<TxnResponse, EtcdError> {
         self.call(Some(range), within, |mut client| {
             let txn = txn.clone();
-            async move { client.txn(txn).await }
+            async move { client.txn(txn).await.map(|done| (cluster(done.header()), done)) }
         })
         .await
     }
@@ -155,12 +166,13 @@ impl EtcdClient {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let granted = self.call(None, within, |mut client| async move {
             match client.lease_grant(seconds, Some(LeaseGrantOptions::new().with_id(lease))).await {
-                Ok(granted) => Ok(granted.ttl()),
+                Ok(granted) => Ok((cluster(granted.header()), granted.ttl())),
                 // By an attempt whose answer was lost.
                 Err(Error::GRpcStatus(status))
                     if status.message().contains("lease already exists") =>
                 {
-                    Ok(client.lease_time_to_live(lease, None).await?.granted_ttl())
+                    let found = client.lease_time_to_live(lease, None).await?;
+                    Ok((cluster(found.header()), found.granted_ttl()))
                 }
                 Err(error) => Err(error),
             }
@@ -168,11 +180,12 @@ impl EtcdClient {
         Ok(Duration::from_secs(granted.await?.unsigned_abs()))
     }
 
-    /// Renews a lease once. Fails with [`EtcdError::NoLease`] if the lease does not exist.
+    /// Renews a lease once. Fails with [`EtcdError::NoLease`] if the lease does not exist. The
+    /// answer does not name its cluster, and no other cluster has a lease with that number.
     pub async fn keep_alive(&self, lease: i64, within: Within) -> Result<(), EtcdError> {
         self.call(None, within, |mut client| async move {
             // One message each way. The stream ends here, so no renewal waits behind a lost one.
-            client.lease_keep_alive(lease).await.map(drop)
+            client.lease_keep_alive(lease).await.map(|_| (None, ()))
         })
         .await
     }
@@ -180,7 +193,7 @@ impl EtcdClient {
     /// Makes sure that a lease is gone, with all that hangs on it.
     pub async fn revoke(&self, lease: i64, within: Within) -> Result<(), EtcdError> {
         let revoked = self.call(None, within, |mut client| async move {
-            client.lease_revoke(lease).await.map(drop)
+            client.lease_revoke(lease).await.map(|revoked| (cluster(revoked.header()), ()))
         });
         match revoked.await {
             Err(EtcdError::NoLease) => Ok(()),
@@ -196,6 +209,7 @@ impl EtcdClient {
         from: Revision,
         each: Duration,
     ) -> Result<EtcdWatch, EtcdError> {
+        self.know_cluster(Within::altogether(WATCH_TIMEOUT)).await?;
         let ranges = [RangeWatch { range: range.clone(), from }];
         let begun =
             EtcdWatch::begin(&self.endpoints, &ranges, each, Instant::now() + WATCH_TIMEOUT).await;
@@ -203,7 +217,7 @@ impl EtcdClient {
     }
 
     /// Makes a call, at one endpoint after another, until one answers or the time is over. `range`
-    /// is what etcd may deny.
+    /// is what etcd may deny. The call returns its answer with the cluster that the answer names.
     ///
     /// # Errors
     /// [`EtcdError::Unavailable`] if none has answered in time, else what etcd has answered.
@@ -214,17 +228,23 @@ impl EtcdClient {
         call: impl Fn(Client) -> C,
     ) -> Result<T, EtcdError>
     where
-        C: Future<Output = Result<T, Error>>,
+        C: Future<Output = Result<(Option<u64>, T), Error>>,
     {
+        self.know_cluster(within).await?;
         // One attempt ends by itself, and there is no time for another.
         let deadline = Instant::now() + within.altogether.unwrap_or(Duration::ZERO);
         let latest = within.altogether.map_or_else(|| Instant::now() + FOR_EVER, |_| deadline);
         let call = &call;
         let outcome = self.endpoints.rotate(true, deadline, |index| async move {
             let began = Instant::now();
-            let exchange = |client| {
-                let answer = call(client);
-                async move { Ok(answer.await?) }
+            let exchange = |client: Client| async move {
+                match call(client.clone()).await {
+                    Ok((None, answer)) => Ok(answer),
+                    Ok((Some(found), answer)) => {
+                        self.endpoints.check_cluster(found).map(|()| answer)
+                    }
+                    Err(error) => Err(self.of_our_cluster(client, error.into()).await),
+                }
             };
             let attempt = self.endpoints.call(index, within.each, exchange);
             let outcome = timeout_at(latest, attempt)
@@ -241,6 +261,34 @@ impl EtcdClient {
         outcome.await.map_err(|failure| self.error(failure, 0, range))
     }
 
+    /// Makes sure that it is known which cluster is meant. Meanwhile etcd is as silent as in a
+    /// call.
+    async fn know_cluster(&self, within: Within) -> Result<(), EtcdError> {
+        let deadline = Instant::now() + within.altogether.unwrap_or(within.each);
+        loop {
+            let began = Instant::now();
+            let known = self.endpoints.know_cluster(deadline.min(began + within.each)).await;
+            let Err(error) = known.map_err(|error| self.told(error)) else { return Ok(()) };
+            if !matches!(error, EtcdError::Unavailable(_)) {
+                return Err(error);
+            }
+            self.note_silence(began, error.clone());
+            if Instant::now() >= deadline {
+                return Err(error);
+            }
+        }
+    }
+
+    /// A failure of a call. A member of another cluster knows neither our leases nor our user, so
+    /// that what it refuses is no answer.
+    async fn of_our_cluster(&self, client: Client, failure: Failure) -> Failure {
+        if !failure.is_final() || matches!(failure, Failure::LoggedOut) {
+            return failure;
+        }
+        let found = cluster_of(client).await;
+        found.ok().and_then(|found| self.endpoints.check_cluster(found).err()).unwrap_or(failure)
+    }
+
     fn error(&self, failure: Failure, index: usize, range: Option<&KeyRange>) -> EtcdError {
         match (failure, range) {
             (Failure::NoLease, _) => EtcdError::NoLease,
@@ -248,19 +296,23 @@ impl EtcdClient {
                 let user = self.endpoints.user_name().map(str::to_owned);
                 EtcdError::Denied { user, keys: range.to_string() }
             }
-            (failure, _) => match failure.at(&self.endpoints.get(index).address) {
-                StoreError::NoLogin(_) if self.endpoints.user_name().is_none() => {
-                    EtcdError::NoLogin
-                }
-                StoreError::NoLogin(why) | StoreError::Refused(why) => {
-                    EtcdError::Refused(why.to_string())
-                }
-                error @ (StoreError::Unavailable(_)
-                | StoreError::Denied { .. }
-                | StoreError::Compacted
-                | StoreError::AnotherCluster { .. }
-                | StoreError::ManyClusters { .. }) => EtcdError::Unavailable(reason(&error)),
-            },
+            (failure, _) => self.told(failure.at(&self.endpoints.get(index).address)),
+        }
+    }
+
+    fn told(&self, error: StoreError) -> EtcdError {
+        match error {
+            StoreError::NoLogin(_) if self.endpoints.user_name().is_none() => EtcdError::NoLogin,
+            StoreError::NoLogin(why) | StoreError::Refused(why) => {
+                EtcdError::Refused(why.to_string())
+            }
+            StoreError::ManyClusters { endpoints } => {
+                EtcdError::ManyClusters(belongings(&endpoints))
+            }
+            error @ (StoreError::Unavailable(_)
+            | StoreError::Denied { .. }
+            | StoreError::Compacted
+            | StoreError::AnotherCluster { .. }) => EtcdError::Unavailable(reason(&error)),
         }
     }
 
@@ -314,6 +366,11 @@ impl EtcdClient {
     }
 }
 
+/// The cluster that an answer names.
+pub fn cluster(header: Option<&ResponseHeader>) -> Option<u64> {
+    header.map(ResponseHeader::cluster_id)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -339,6 +396,7 @@ mod tests {
             });
         }
         let client = EtcdClient::new(&addresses, &Arc::default());
+        client.endpoints.pin(1);
         let (key, within) =
             (KeyRange::Key((*b"/lock").into()), Within::altogether(Duration::from_millis(500)));
         let error = client.get(&key, GetOptions::new(), within).await.unwrap_err();

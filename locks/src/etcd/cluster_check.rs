@@ -99,7 +99,7 @@ impl Endpoints {
 
 /// The cluster that an endpoint reports. An endpoint may refuse even an empty transaction, as 3.5.1
 /// does while its space is exceeded. Then its status reports the cluster.
-async fn cluster_of(client: Client) -> Result<u64, Failure> {
+pub(super) async fn cluster_of(client: Client) -> Result<u64, Failure> {
     match Query::of_nothing().send(client.clone()).await {
         Ok(answer) => Ok(answer.by.cluster),
         Err(refused @ Failure::Store(StoreError::Refused(_))) => {

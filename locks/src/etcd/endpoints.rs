@@ -27,8 +27,6 @@ pub(super) struct Endpoints {
     health: Mutex<Health>,
     /// Which cluster is meant, once that is known.
     cluster: Arc<OnceLock<u64>>,
-    /// Whether answers of any cluster are believed.
-    any_cluster: bool,
     cluster_check: Mutex<Option<ClusterCheck>>,
 }
 
@@ -45,15 +43,8 @@ impl Endpoints {
             access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
-            any_cluster: false,
             cluster_check: Mutex::default(),
         }
-    }
-
-    /// Those of a cluster that is not checked.
-    pub(super) fn of_any_cluster(addresses: &[String], access: Arc<EtcdAccess>) -> Endpoints {
-        let options = EtcdOptions { endpoints: addresses.to_vec(), cluster_id: None, access };
-        Endpoints { any_cluster: true, ..Endpoints::new(&options) }
     }
 
     /// Makes endpoints of the same cluster at other addresses or with another access. They keep the
@@ -71,7 +62,6 @@ impl Endpoints {
             access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::clone(&self.cluster),
-            any_cluster: self.any_cluster,
             cluster_check: Mutex::default(),
         }
     }
@@ -267,7 +257,6 @@ impl Endpoints {
         match self.cluster_id() {
             Some(pinned) if found == pinned => Ok(()),
             Some(pinned) => Err(Failure::AnotherCluster { found, pinned }),
-            None if self.any_cluster => Ok(()),
             None => Err(Failure::endpoint("it is not known yet which cluster is meant")),
         }
     }
@@ -362,7 +351,8 @@ mod tests {
             server_name: None,
         };
         let access = Arc::new(EtcdAccess::new(Some(tls), None));
-        let endpoints = Endpoints::of_any_cluster(&[address], access);
+        let options = EtcdOptions { endpoints: vec![address], cluster_id: Some(1), access };
+        let endpoints = Endpoints::new(&options);
         let calls = &endpoints.get(0).calls;
         let first = calls.get();
         let ask = async |limit| calls.call(limit, async |_| Ok(())).await.1;

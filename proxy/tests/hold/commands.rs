@@ -91,6 +91,11 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
             format!("{secure} --etcd-ca {pem} --etcd-cert {pem} --etcd-key {pem}"),
             &format!("--etcd-key: {pem}: has no private key in it"),
         ),
+        (
+            format!("{secure} --etcd-ca {ca} --etcd-server-name a..b"),
+            "--etcd-server-name: \"a..b\" is not a name that a certificate can be for",
+        ),
+        (format!("{plain} --etcd-ca {ca} --etcd-server-name etcd.example"), unused),
         // Only worth a word: what is wrong here is the time to live.
         (
             format!("{plain} --etcd-user master --etcd-password-file {password} --ttl 1500ms"),

@@ -145,6 +145,12 @@ async fn a_proxy_of_another_lock_is_refused_an_absent_one_awaited() {
     let said = "lock-not-allowed: correct the request (it says: The routes of this lock are in shadow mode: they only watch";
     holder.says(said);
 
+    // It was asked again for ever.
+    let json = Proxy::serve_json(&stage, &worker).await;
+    let mut holder = Holder::start(&stage, "a", &["--fence", &json.url()], "touch $stage/started");
+    assert_eq!(holder.code().await, 1);
+    holder.says("lock-not-allowed: correct the request (it says: the record of /shards/2/lock is not JSON (line 1, column 1): write it as the route's lock says (owner_field)");
+
     let not_fencepost =
         format!("http://{}", worker.endpoint().to_string().trim_start_matches("http://"));
     let mut holder =

@@ -30,6 +30,12 @@ impl Proxy {
         Proxy::serve_file(stage, worker, "", &format!("{ROUTE}mode = \"shadow\"")).await
     }
 
+    /// Starts one whose only route reads the owner from a field of a JSON object.
+    pub(crate) async fn serve_json(stage: &Stage, worker: &Worker) -> Proxy {
+        let route = "path = \"/\"\nlock = { source = \"main\", key = \"/shards/2/lock\", owner_field = \"holder\" }";
+        Proxy::serve_file(stage, worker, "", route).await
+    }
+
     /// Starts one whose only route has header names of its own, and its lock named in one of them.
     pub(crate) async fn serve_renamed(stage: &Stage, worker: &Worker) -> Proxy {
         let route = "path = \"/\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\", from_header = true }\n\

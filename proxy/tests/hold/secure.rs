@@ -13,6 +13,57 @@ use tokio::io::AsyncWriteExt as _;
 use crate::holder::Holder;
 use crate::stage::LOCK;
 
+/// Each cluster had a holder of the lock, at once and under one revision.
+#[tokio::test]
+async fn endpoints_of_two_clusters_give_no_lock() {
+    for version in EtcdVersion::ALL {
+        let both = [Etcd::start(version).await, Etcd::start(version).await];
+        let endpoints = both.each_ref().map(Etcd::endpoint).join(",");
+        for arguments in [&[][..], &["--queue"], &["--try"]] {
+            let mut holder = Holder::at(&endpoints, "a", arguments, &["true"]);
+            assert_eq!(holder.code().await, 1, "{}", holder.log());
+            holder.says("the endpoints belong to different clusters (http://127.0.0.1:");
+            holder.says("): name the endpoints of one cluster\n");
+        }
+        for etcd in &both {
+            assert_eq!(etcd.etcdctl(&["get", "--prefix", "/"]).await, "");
+            assert_eq!(etcd.etcdctl(&["lease", "list"]).await, "found 0 leases");
+        }
+    }
+}
+
+/// Endpoints are often addresses, or tunnels, and the certificates of a service have its name.
+#[tokio::test]
+async fn etcd_certificate_of_another_name_is_trusted_by_option() {
+    let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(300)));
+    let names = &["etcd.example"];
+    let subject = Subject { common_name: Some("etcd"), names, ..Subject::default() };
+    security.authority.issue(&subject).write(security.directory(), "server");
+    let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
+    let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
+    let (certificate, key) = security.client();
+    let [ca, certificate, key] =
+        [security.ca(), certificate, key].map(|file| file.display().to_string());
+    let files = ["--try", "--etcd-ca", &ca, "--etcd-cert", &certificate, "--etcd-key", &key];
+    for (name, code) in [(None, 1), (Some("etcd.example"), 0), (Some("other.example"), 1)] {
+        let name = name.map(|name| ["--etcd-server-name", name]);
+        let arguments = [&files[..], name.as_ref().map_or(&[], |name| &name[..])].concat();
+        let mut holder = Holder::at(&etcd.endpoint(), "a", &arguments, &["true"]);
+        assert_eq!(holder.code().await, code, "{name:?}: {}", holder.log());
+    }
+}
+
+#[tokio::test]
+async fn a_longer_lease_than_asked_for_is_told() {
+    // Half as long again as the time after which a member stands for election.
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let mut holder = Holder::at(&etcd.endpoint(), "a", &["--ttl", "1s"], &["true"]);
+    assert_eq!(holder.code().await, 0);
+    holder.says("--ttl: etcd grants 2s instead of 1s: ");
+    let mut holder = Holder::at(&etcd.endpoint(), "a", &["--ttl", "2s"], &["true"]);
+    assert_eq!((holder.code().await, holder.log().as_str()), (0, ""));
+}
+
 /// Where those who wait in line for it have their entries.
 const QUEUE: &str = "/shards/2/lock.queue/";
 

@@ -30,6 +30,7 @@ mod watchdog;
 mod while_held;
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +62,9 @@ const ETCD_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the files of TLS with etcd are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// After how long a wait its reason is printed without --verbose.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// For how long etcd may be silent before that is said. More than it takes to leave one endpoint
 /// for the next.
@@ -182,6 +186,7 @@ impl Hold {
         self.console.print_verbose(format_args!("waiting for {}", self.lock.key()));
         let mut silence =
             pin!(say_when_silent(self.etcd.clone(), self.lock.key().clone(), self.console.clone()));
+        let mut wait = pin!(say_behind(&self.lock, &self.console));
         loop {
             let acquiring = async {
                 match self.settings.r#try {
@@ -196,16 +201,11 @@ impl Hold {
                 },
                 exit = interrupted(&mut self.signals, self.watchdog.id()) => return Err(exit),
                 never = &mut silence => match never {},
+                never = &mut wait => match never {},
             };
             match failed {
-                AcquireError::Held { owner } => {
-                    // An empty name is quoted.
-                    let owner = Some(owner.to_string()).filter(|owner| !owner.is_empty());
-                    let owner = owner.unwrap_or_else(|| r#""""#.to_owned());
-                    return Err(Exit::new(
-                        self.settings.conflict_exit_code,
-                        format!("the lock is held by {owner}"),
-                    ));
+                held @ AcquireError::Held { .. } => {
+                    return Err(Exit::new(self.settings.conflict_exit_code, held.to_string()));
                 }
                 // Whoever has held the lock goes on trying: there is nothing else to do for a
                 // master that waits for its etcd.
@@ -275,6 +275,25 @@ async fn say_when_silent(etcd: Etcd, key: LockKey, console: Console) -> Infallib
         console.print(format_args!("{}", etcd.silent_for(SILENCE_MAX).await));
         etcd.answers().await;
         console.print(format_args!("etcd answers again; waiting for {key}"));
+    }
+}
+
+/// Prints behind whom the lock is waited for: each time if all steps are printed, else once, after
+/// some seconds.
+async fn say_behind(lock: &Lock, console: &Console) -> Infallible {
+    let mut behind = lock.behind();
+    if !console.is_verbose() {
+        sleep(WAIT_MAX).await;
+    }
+    loop {
+        // The channel's other end is the lock's.
+        if let Ok(Some(behind)) = behind.wait_for(Option::is_some).await.as_deref() {
+            console.print(format_args!("waiting {behind}"));
+        }
+        if !console.is_verbose() {
+            return pending().await;
+        }
+        let _ = behind.changed().await;
     }
 }
 

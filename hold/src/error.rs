@@ -10,7 +10,7 @@ use fencepost_tls::TlsError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
     /// Somebody else holds it: only from [`Lock::try_acquire`](crate::Lock::try_acquire).
-    #[error("the lock is held by {owner}")]
+    #[error("the lock is held by {}", in_words(owner))]
     Held {
         /// Who.
         owner: Owner,
@@ -21,6 +21,20 @@ pub enum AcquireError {
     /// The process has no file descriptor left for its clock.
     #[error("the clock cannot be set up: {0}")]
     Clock(String),
+}
+
+/// How much of an owner is shown, in bytes of its text.
+const OWNER_MAX: usize = 256;
+
+/// An owner among words: an empty one is quoted, a long one is cut.
+pub(crate) fn in_words(owner: &Owner) -> String {
+    let text = owner.to_string();
+    match text.len() {
+        0 => r#""""#.to_owned(),
+        // All of it is ASCII.
+        OWNER_MAX.. => format!("{}…", &text[..OWNER_MAX]),
+        _ => text,
+    }
 }
 
 /// Why a lock is not known to be given back. It gets free by itself when its lease has run out.

@@ -12,6 +12,7 @@ use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+pub use self::calls::Behind;
 pub(crate) use self::calls::{Change, Mine, Taking};
 use crate::error::{InvalidEtcd, StoreError};
 

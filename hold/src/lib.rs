@@ -73,7 +73,7 @@ pub use fencepost_tls::{ClientFiles, IdentityFiles, Look, TlsError};
 
 pub use self::clock::{Alarm, BootInstant};
 pub use self::error::{AcquireError, InvalidEtcd, ReleaseError, StoreError};
-pub use self::etcd::{Etcd, EtcdBuilder};
+pub use self::etcd::{Behind, Etcd, EtcdBuilder};
 pub use self::lock::{InvalidLock, Lock, LockBuilder};
 pub use self::refusal::{Reason, Refusal};
 pub use self::stamp::{Answer, Stamp, StampError, StampLayer};

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use fencepost_policy::{InvalidLockKey, LockKey, Owner};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use crate::clock::{Alarm, BootInstant};
 use crate::error::{AcquireError, StoreError};
-use crate::etcd::{Etcd, Mine, Taking};
+use crate::etcd::{Behind, Etcd, Mine, Taking};
 use crate::lease::Lease;
 use crate::tenure::Tenure;
 
@@ -44,6 +45,7 @@ pub struct Lock {
     ttl: Duration,
     queue: bool,
     answer_within: Duration,
+    behind: watch::Sender<Option<Behind>>,
 }
 
 /// Says how a lock is to be taken.
@@ -97,7 +99,8 @@ impl LockBuilder {
         if !(1..=OWNER_BYTES_MAX).contains(&owner_bytes) {
             return Err(InvalidLock::Owner(owner_bytes));
         }
-        Ok(Lock { etcd: etcd.clone(), key: LockKey::new(&key)?, owner, ttl, queue, answer_within })
+        let (etcd, key, behind) = (etcd.clone(), LockKey::new(&key)?, watch::Sender::new(None));
+        Ok(Lock { etcd, key, owner, ttl, queue, answer_within, behind })
     }
 }
 
@@ -166,7 +169,7 @@ impl Lock {
                 .await
             {
                 Ok(Taking::Taken(created)) => Ok(Won { created, confirmed: lease.confirmed() }),
-                Ok(Taking::Held { owner, .. }) => {
+                Ok(Taking::Held(Behind { owner, .. }, _)) => {
                     // What is not given back now runs out.
                     let _ = lease.give_back().await;
                     return Err(AcquireError::Held { owner });
@@ -183,6 +186,12 @@ impl Lock {
     /// The key.
     pub fn key(&self) -> &LockKey {
         &self.key
+    }
+
+    /// Behind whom [`Lock::acquire`] waits, now and later; `None` while it waits for nobody. All
+    /// clones of a lock report here.
+    pub fn behind(&self) -> watch::Receiver<Option<Behind>> {
+        self.behind.subscribe()
     }
 
     /// In whose name it is taken.
@@ -232,12 +241,20 @@ impl Lock {
         let mut refusals = None;
         loop {
             let error = match self.try_turn(lease).await {
-                Ok(Turn::Won(won)) => return Ok(won),
-                Ok(Turn::Behind { key, as_of }) => {
-                    debug!(lock = %self.key, key, "waiting");
+                Ok(Turn::Won(won)) => {
+                    self.behind.send_replace(None);
+                    return Ok(won);
+                }
+                Ok(Turn::Behind(behind, as_of)) => {
+                    debug!(lock = %self.key, key = behind.key, "waiting");
                     refusals = Some(0);
                     // Which of the two came does not matter.
-                    let _ = timeout(pause, self.etcd.change(&key, as_of + 1)).await;
+                    self.behind.send_if_modified(|known| {
+                        let is_news = known.as_ref() != Some(&behind);
+                        *known = Some(behind.clone());
+                        is_news
+                    });
+                    let _ = timeout(pause, self.etcd.change(&behind.key, as_of + 1)).await;
                     continue;
                 }
                 Err(error) => error,
@@ -262,10 +279,10 @@ impl Lock {
                 // Where our place still stands, it is the one we get.
                 let ours =
                     self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within).await?;
-                if let Some((key, as_of)) =
+                if let Some((behind, as_of)) =
                     self.etcd.predecessor(&queue, &ours, self.answer_within).await?
                 {
-                    return Ok(Turn::Behind { key, as_of });
+                    return Ok(Turn::Behind(behind, as_of));
                 }
                 place = Some(ours);
             }
@@ -276,9 +293,7 @@ impl Lock {
                 .await?
             {
                 Taking::Taken(created) => return Ok(Turn::Won(Won { created, confirmed })),
-                Taking::Held { as_of, .. } => {
-                    return Ok(Turn::Behind { key: self.key.to_string(), as_of });
-                }
+                Taking::Held(behind, as_of) => return Ok(Turn::Behind(behind, as_of)),
                 // Somebody has removed our entry meanwhile: we queue anew, at the end.
                 Taking::EntryGone => {}
             }
@@ -289,12 +304,8 @@ impl Lock {
 /// What an attempt to take a lock came to.
 enum Turn {
     Won(Won),
-    /// Somebody has that key, the lock or an earlier place in the queue, as of this revision of the
-    /// store.
-    Behind {
-        key: String,
-        as_of: i64,
-    },
+    /// Somebody has the lock or an earlier place in the queue, as of this revision of the store.
+    Behind(Behind, i64),
 }
 
 /// How often a waiting contender tries again: as often as it renews its lease, and often enough for

@@ -85,6 +85,11 @@ impl Console {
         let _ = self.queue.try_send(Some(format!("fencepost hold: {message}\n")));
     }
 
+    /// Whether `--verbose` asks for all messages.
+    pub(super) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
     /// Prints a message that only `--verbose` asks for.
     pub(super) fn print_verbose(&self, message: Arguments<'_>) {
         if self.verbose {

@@ -1,6 +1,7 @@
 //! The calls of a lock's holder. Each may be sent twice without harm: a call whose outcome is
 //! unknown is sent again.
 
+use std::fmt;
 use std::time::Duration;
 
 use etcd_client::{
@@ -13,7 +14,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::Etcd;
-use crate::error::StoreError;
+use crate::error::{StoreError, in_words};
 use crate::standing::Over;
 
 /// How long to wait before a key is watched again, when no endpoint let us watch it.
@@ -28,14 +29,44 @@ pub(crate) enum Taking {
     /// It is ours since this revision.
     Taken(i64),
     /// Somebody else has it, as of this revision of the store.
-    Held {
-        /// Who.
-        owner: Owner,
-        /// The store's revision at the time.
-        as_of: i64,
-    },
+    Held(Behind, i64),
     /// Our entry in the queue is gone.
     EntryGone,
+}
+
+/// Behind whom a lock is waited for: its holder, or somebody with an earlier place in the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Behind {
+    /// The key that stands in the way.
+    pub key: String,
+    /// Whose key it is.
+    pub owner: Owner,
+    /// The store's revision that created the key. etcd records no time.
+    pub since: i64,
+    /// Whether the key has a lease, and so goes away when its owner is gone.
+    pub leased: bool,
+}
+
+impl Behind {
+    fn record(record: &KeyValue) -> Behind {
+        Behind {
+            key: String::from_utf8_lossy(record.key()).into_owned(),
+            owner: Owner::new(record.value()),
+            since: record.create_revision(),
+            leased: record.lease() != 0,
+        }
+    }
+}
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Behind { key, owner, since, leased } = self;
+        write!(f, "behind {}, which has {key} since revision {since}", in_words(owner))?;
+        if !leased {
+            f.write_str("; that key has no lease: it stays until somebody deletes it")?;
+        }
+        Ok(())
+    }
 }
 
 /// Our place in the queue.
@@ -96,7 +127,7 @@ impl Etcd {
         Ok(match first_record(answer) {
             // An attempt of ours that we did not hear of: nobody else has this lease.
             Some(record) if record.lease() == lease => Taking::Taken(record.create_revision()),
-            Some(record) => Taking::Held { owner: Owner::new(record.value()), as_of: revision },
+            Some(record) => Taking::Held(Behind::record(&record), revision),
             None => Taking::EntryGone,
         })
     }
@@ -131,15 +162,14 @@ impl Etcd {
         queue: &str,
         place: &Place,
         within: Duration,
-    ) -> Result<Option<(String, i64)>, StoreError> {
+    ) -> Result<Option<(Behind, i64)>, StoreError> {
         let last_before = GetOptions::new()
             .with_max_create_revision(place.created - 1)
             .with_sort(SortTarget::Create, SortOrder::Descend)
-            .with_limit(1)
-            .with_keys_only();
+            .with_limit(1);
         let Look { as_of, record } =
             self.read(&below(queue), last_before, Within::altogether(within)).await?;
-        Ok(record.map(|record| (String::from_utf8_lossy(record.key()).into_owned(), as_of)))
+        Ok(record.map(|record| (Behind::record(&record), as_of)))
     }
 
     /// Looks at a key, by a quorum read.

@@ -12,6 +12,7 @@ use smol_str::SmolStr;
 
 use crate::cli::Question;
 use crate::identity::{establish, owners};
+use crate::observe::text::owner_in_words;
 use crate::observe::text::shown_peer;
 use crate::routes::token_headers;
 use crate::token::TokenHeaders;
@@ -97,7 +98,7 @@ impl fmt::Display for Proof {
         if owners.is_empty() {
             return write!(f, "The sender's certificate, {names}, names no owner: {pattern}.");
         }
-        let owners: Vec<&str> = owners.iter().map(String::as_str).collect();
+        let owners: Vec<String> = owners.iter().map(owner_in_words).collect();
         write!(f, "The sender's certificate, {names}, names {}: {pattern}.", owners.join(" and "))
     }
 }

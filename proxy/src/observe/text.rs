@@ -33,10 +33,10 @@ pub fn shown_owner(owner: &[u8]) -> SmolStr {
     shown(owner, OWNER_MAX)
 }
 
-/// An owner among words, where an empty one would not be seen.
+/// An owner among words, as it is shown; an empty one is quoted.
 pub fn owner_in_words(owner: impl Display) -> String {
     let owner = owner.to_string();
-    if owner.is_empty() { r#""""#.to_owned() } else { owner }
+    if owner.is_empty() { r#""""#.to_owned() } else { shown_owner(owner.as_bytes()).into() }
 }
 
 /// A method, as it is shown: as an owner, but cut at 32 bytes.
@@ -98,6 +98,8 @@ mod tests {
         let long = shown_owner(&[b'x'; 8 << 10]);
         assert_eq!(long.chars().count(), OWNER_MAX + 1);
         assert!(long.ends_with("x…"));
+        assert_eq!(owner_in_words("x".repeat(1 << 20)), *long);
+        assert_eq!([owner_in_words(""), owner_in_words("a%20b")], [r#""""#, "a%20b"]);
         // Cut between characters, never within an escape.
         let escaped = shown_owner(&[b' '; 200]);
         assert_eq!(escaped.trim_end_matches('…').len() % 3, 0);

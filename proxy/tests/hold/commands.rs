@@ -131,6 +131,37 @@ async fn who_only_tries_does_not_wait_and_says_who_holds_the_lock() {
     assert_eq!(fourth.log(), "fencepost hold: the lock is held by \"\"\n");
 }
 
+/// Nobody saw why a lock was waited for, and that it would be for ever.
+#[tokio::test]
+async fn who_waits_says_behind_whom_whatever_the_owner() {
+    let stage = Stage::set().await;
+    let key = stage.client().put(LOCK, "x".repeat(300_000), None).await.unwrap();
+    let since = key.header().unwrap().revision();
+    let cut = "x".repeat(256);
+    let said = format!(
+        "waiting behind {cut}…, which has {LOCK} since revision {since}; that key has no lease: it stays until somebody deletes it\n"
+    );
+    let mut first = Holder::start(&stage, "first", &["--queue", "--verbose"], "true");
+    let mut second = Holder::start(&stage, "second", &[], "true");
+    first.until_log(&said).await;
+    second.until_log(&said).await;
+    let entry = stage.keys().await.into_iter().find(|key| key.value() == b"first").unwrap();
+    let mut third = Holder::start(&stage, "third", &["--queue", "--verbose"], "true");
+    let (key, since) = (entry.key_str().unwrap(), entry.create_revision());
+    third
+        .until_log(&format!("waiting behind first, which has {key} since revision {since}\n"))
+        .await;
+    let mut other = Holder::start(&stage, "other", &["--try"], "true");
+    assert_eq!(other.code().await, 75);
+    assert_eq!(other.log(), format!("fencepost hold: the lock is held by {cut}…\n"));
+    stage.client().delete(LOCK, None).await.unwrap();
+    for holder in [&mut first, &mut second, &mut third] {
+        assert_eq!(holder.code().await, 0, "{}", holder.log());
+    }
+    assert_eq!(second.log(), format!("fencepost hold: {said}"));
+    stage.is_left_clean().await;
+}
+
 #[tokio::test]
 async fn what_a_command_leaves_ends_before_its_lock_is_given_back() {
     let stage = Stage::set().await;

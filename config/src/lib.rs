@@ -8,6 +8,7 @@
 //! (`config`), routes (`route`, `check_routes`), and which route a request meets (`routing`).
 
 mod flags;
+mod foreign;
 mod places;
 mod problem;
 mod reader;

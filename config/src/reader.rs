@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use toml::de::{DeArray, DeTable, DeValue};
 
+use crate::foreign::{nearest_offered, right_shape};
 use crate::places::{NONE, WrittenKey, WrittenTable, shown};
 use crate::problem::{Notes, Place};
 use crate::units::Unit;
@@ -238,6 +239,10 @@ impl<'t> Table<'t> {
         let names = self.entries.into_iter().flatten().map(|(name, _)| name.get_ref().as_ref());
         for key in names.filter(|name| !self.asked.contains(name)) {
             let hint = match nearest(key, self.asked.iter().copied()) {
+                _ if let Some(offered) = nearest_offered(key) => {
+                    self.problem(key, format_args!("not offered; {offered}"));
+                    continue;
+                }
                 Some(near) => format!("; did you mean {near:?}?"),
                 // A key of the whole file, below the header of a table.
                 None if matches!(key, "state_dir" | "threads") && !self.place.key.is_empty() => {
@@ -258,7 +263,7 @@ impl<'t> Table<'t> {
     ) -> Option<T> {
         self.asked.push(key);
         let (_, value) = self.find(key)?;
-        self.right(key, convert(value).ok_or_else(|| wrong_type(expected, value)))
+        self.right(key, convert(value).ok_or_else(|| wrong_type_of(key, expected, value)))
     }
 
     /// Notes the problem, if it is one.
@@ -302,8 +307,17 @@ impl<'t> Table<'t> {
     }
 }
 
+fn wrong_type_of(key: Key, expected: &str, value: &DeValue<'_>) -> String {
+    let shape = right_shape(key, type_name(value)).map(|shape| format!(": {shape}"));
+    wrong_type(expected, value) + &shape.unwrap_or_default()
+}
+
 fn wrong_type(expected: &str, value: &DeValue<'_>) -> String {
-    let found = match value {
+    format!("must be {expected}, not {}", type_name(value))
+}
+
+fn type_name(value: &DeValue<'_>) -> &'static str {
+    match value {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "an integer",
         DeValue::Float(_) => "a float",
@@ -311,8 +325,7 @@ fn wrong_type(expected: &str, value: &DeValue<'_>) -> String {
         DeValue::Datetime(_) => "a date or time",
         DeValue::Array(_) => "a list",
         DeValue::Table(_) => "a table",
-    };
-    format!("must be {expected}, not {found}")
+    }
 }
 
 fn fitting<N: TryFrom<i64>>(number: i64) -> N {

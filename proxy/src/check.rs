@@ -1,14 +1,18 @@
 //! `fencepost check`: is the configuration right, and does what it names answer?
 
 mod files;
+mod probe;
 
 use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use fencepost_config::{Config, Route, SourceKind};
+use fencepost_config::{Config, Route, SourceKind, UpstreamAddress};
 use fencepost_fence::claim::Guard;
 use fencepost_locks::{
     KeyRange, LockDescription, LockSource, LockStore, RangeRead, SourceStatus, StoreError, Wanted,
@@ -18,6 +22,7 @@ use futures_util::stream::{self, StreamExt};
 use tokio::time::{Instant, sleep};
 
 pub use files::{User, files, trusted};
+use probe::{Spoken, spoken};
 
 use crate::generation::Generation;
 use crate::layout_hint;
@@ -98,11 +103,17 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     let once =
         config.routes.iter().zip(&upstreams).filter(|(route, _)| known.insert(&route.upstream));
     let workers = once.map(|(route, upstream)| async move {
-        (route, upstream, connects(upstream, config.limits.connect_timeout).await)
+        let connected = connects(upstream, config.limits.connect_timeout).await;
+        let spoken = match (&connected, &upstream.speaks) {
+            (Ok(_), Speaks::Cleartext(protocol)) => spoken(upstream, *protocol).await,
+            (Err(UpstreamError::Tls { .. }), _) => spoken(upstream, Protocol::Http1).await,
+            _ => None,
+        };
+        (route, upstream, connected, spoken)
     });
     // In the order of the file.
     let mut workers = pin!(stream::iter(workers).buffered(AT_A_TIME));
-    while let Some((route, upstream, connected)) = workers.next().await {
+    while let Some((route, upstream, connected, spoken)) = workers.next().await {
         if config
             .admin
             .as_ref()
@@ -114,7 +125,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
             ))?;
             continue;
         }
-        failures += usize::from(!show_worker(config, route, upstream, connected)?);
+        failures += usize::from(!show_worker(config, route, upstream, (connected, spoken))?);
     }
     sources.iter().for_each(LockSource::stop);
     if failures > 0 {
@@ -294,24 +305,81 @@ pub(crate) fn lock_line(lock: &LockDescription) -> String {
     )
 }
 
-/// Says what came of connecting to a worker.
+/// Says what came of connecting to a worker, and what it speaks, as far as that can be told.
 fn show_worker(
     config: &Config,
     route: &Route,
     upstream: &Upstream,
-    connected: Result<Protocol, UpstreamError>,
+    (connected, spoken): (Result<Protocol, UpstreamError>, Option<Spoken>),
 ) -> Result<bool, Unprinted> {
-    let reached = connected.is_ok();
+    let wrong = other_protocol(&upstream.speaks, spoken);
+    let is_well = connected.is_ok() && wrong.is_none();
     let outcome = match (connected, &upstream.speaks) {
-        (Ok(_), Speaks::Cleartext(_)) => "accepts connections".to_owned(),
+        (Ok(_), Speaks::Cleartext(_)) if let Some(wrong) = wrong => wrong.to_owned(),
+        (Ok(_), Speaks::Cleartext(_)) if spoken.is_none() => {
+            "accepts connections, but answers neither HTTP/1.1, HTTP/2 nor TLS in time".to_owned()
+        }
+        (Ok(_), Speaks::Cleartext(Protocol::Http1)) => {
+            "accepts connections, speaks HTTP/1.1".to_owned()
+        }
+        (Ok(_), Speaks::Cleartext(Protocol::Http2)) => {
+            "accepts connections, speaks HTTP/2".to_owned()
+        }
         (Ok(Protocol::Http1), Speaks::Tls(_)) => "accepts connections, picks HTTP/1.1".to_owned(),
         (Ok(Protocol::Http2), Speaks::Tls(_)) => "accepts connections, picks HTTP/2".to_owned(),
         (Err(UpstreamError::Timeout), _) => {
             format!("did not accept a connection within {:?}", config.limits.connect_timeout)
         }
-        (Err(UpstreamError::Unreachable(error)), _) => format!("cannot be reached: {error}"),
+        (Err(UpstreamError::Unreachable(error)), _) => {
+            let advice = match &upstream.address {
+                UpstreamAddress::Unix(path) => unix_advice(path, error.kind()),
+                UpstreamAddress::Tcp(_) => "",
+            };
+            format!("cannot be reached: {error}{advice}")
+        }
+        (Err(error @ UpstreamError::Tls { .. }), _) if let Some(wrong) = wrong => {
+            format!("{error}: {wrong}")
+        }
         (Err(error), _) => format!("{:#}", anyhow::Error::new(error)),
     };
     print(format_args!("worker {}: {outcome}", route.upstream))?;
-    Ok(reached)
+    Ok(is_well)
+}
+
+/// What to write where a worker speaks something else than its URL says.
+fn other_protocol(configured: &Speaks, spoken: Option<Spoken>) -> Option<&'static str> {
+    Some(match (configured, spoken?) {
+        (Speaks::Cleartext(_), Spoken::Tls) => {
+            "speaks TLS: write https:// in upstream, and upstream_tls = { ca = \"/path\" }"
+        }
+        (Speaks::Cleartext(Protocol::Http1), Spoken::Http(Protocol::Http2)) => {
+            "speaks HTTP/2 only, as gRPC does: write h2c:// in upstream"
+        }
+        (Speaks::Cleartext(Protocol::Http2), Spoken::Http(Protocol::Http1)) => {
+            "speaks HTTP/1.1 and not HTTP/2: write http:// in upstream"
+        }
+        (Speaks::Tls(_), Spoken::Http(Protocol::Http1)) => {
+            "it speaks HTTP/1.1 in the clear: write http:// in upstream, without upstream_tls"
+        }
+        (Speaks::Tls(_), Spoken::Http(Protocol::Http2)) => {
+            "it speaks HTTP/2 in the clear: write h2c:// in upstream, without upstream_tls"
+        }
+        (Speaks::Tls(_), Spoken::Tls)
+        | (Speaks::Cleartext(Protocol::Http1), Spoken::Http(Protocol::Http1))
+        | (Speaks::Cleartext(Protocol::Http2), Spoken::Http(Protocol::Http2)) => return None,
+    })
+}
+
+/// What to look at where nothing answers at a unix socket.
+fn unix_advice(path: &Path, kind: ErrorKind) -> &'static str {
+    match (kind, path.metadata()) {
+        (ErrorKind::NotFound, _) => ": start the worker, or write the path at which it listens",
+        (ErrorKind::PermissionDenied, _) => {
+            ": let this user write to the socket, and enter the directories above it"
+        }
+        (_, Ok(metadata)) if !metadata.file_type().is_socket() => {
+            ": that is no socket: write the path at which the worker listens"
+        }
+        _ => ": nobody listens at this socket: start the worker anew",
+    }
 }

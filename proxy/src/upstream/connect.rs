@@ -67,7 +67,7 @@ pub(super) async fn open(upstream: &Upstream, wants: Wants) -> Result<Opened, Up
 }
 
 /// Opens a connection to one of the addresses that the name has.
-pub(super) async fn connect(upstream: &Upstream) -> io::Result<Transport> {
+pub(crate) async fn connect(upstream: &Upstream) -> io::Result<Transport> {
     match &upstream.address {
         UpstreamAddress::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
         UpstreamAddress::Tcp(HostPort { host, port }) => {

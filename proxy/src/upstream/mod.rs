@@ -36,6 +36,7 @@ mod turns;
 mod upload;
 mod websocket;
 
+pub(crate) use connect::connect;
 pub use connect::{UPSTREAM_PROTOCOLS, connects};
 pub use error::{Forwarded, ResponseBodyError, SendError, UpstreamError};
 pub use fields::KeptFields;

@@ -2,8 +2,12 @@
 
 use std::path::Path;
 
-use fencepost_tests::{Authority, Etcd, EtcdVersion, FreePort, Scratch, Worker};
+use fencepost_tests::{
+    Authority, Etcd, EtcdVersion, FreePort, Scratch, Worker, WorkerTls, replace_file,
+};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::programs::{printed, run};
@@ -378,6 +382,75 @@ async fn check_says_what_it_finds_alive() {
             assert!(stdout.contains(&nobody.address().to_string()), "{stdout}");
             assert_eq!(stdout.matches("Connection refused").count(), 1, "{stdout}");
         }
+    }
+}
+
+/// A worker that answers each connection as it should, or not at all.
+async fn worker_that(answer: fn(&[u8]) -> &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut said = [0; 64];
+            let count = socket.read(&mut said).await.unwrap_or(0);
+            let _ = socket.write_all(answer(&said[..count])).await;
+        }
+    });
+    address
+}
+
+/// All of them were called right, and failed with the first request.
+#[tokio::test]
+async fn check_live_finds_what_a_worker_speaks() {
+    let http1 = worker_that(|said| match said {
+        [b'O', b'P', ..] => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+        _ => b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",
+    });
+    let h2c = worker_that(|said| match said {
+        [b'P', b'R', ..] => b"\0\0\0\x04\0\0\0\0\0",
+        _ => b"",
+    });
+    // As those that say in the clear, too, that they want TLS.
+    let polite = worker_that(|said| match said {
+        [22, ..] => b"\x15\x03\x03\0\x02\x02\x28",
+        _ => b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    });
+    let (http1, h2c, polite, silent) = tokio::join!(http1, h2c, polite, worker_that(|_| b""));
+    let (authority, file) = (Authority::new("workers"), Written::new(""));
+    let issued = authority.issue_for_localhost();
+    let tls = WorkerTls { identity: &issued, client_ca: None, protocols: &["h2", "http/1.1"] };
+    let (secure, both) = (Worker::start_tls(&tls).await, Worker::start().await);
+    replace_file(Path::new(&file.place("ca.pem")), &authority.certificate());
+    let (plain, unbound) = (file.place("fencepost.toml"), file.place("unbound.sock"));
+    drop(std::os::unix::net::UnixListener::bind(&unbound).unwrap());
+    let missing = file.place("missing.sock");
+    for (upstream, code, says) in [
+        (format!("http://{http1}"), 0, "accepts connections, speaks HTTP/1.1"),
+        (both.endpoint().to_string(), 0, "accepts connections, speaks HTTP/1.1"),
+        (format!("h2c://{h2c}"), 0, "accepts connections, speaks HTTP/2"),
+        (secure.https(), 0, "accepts connections, picks HTTP/2"),
+        (format!("http://{silent}"), 0, "accepts connections, but answers neither"),
+        (format!("http://{h2c}"), 1, "speaks HTTP/2 only, as gRPC does: write h2c://"),
+        (format!("h2c://{http1}"), 1, "speaks HTTP/1.1 and not HTTP/2: write http://"),
+        (secure.https().replace("https", "http"), 1, "speaks TLS: write https://"),
+        (secure.https().replace("https", "h2c"), 1, "speaks TLS: write https://"),
+        (format!("http://{polite}"), 1, "speaks TLS: write https://"),
+        (format!("https://{http1}"), 1, "it speaks HTTP/1.1 in the clear: write http://"),
+        (format!("https://{h2c}"), 1, "it speaks HTTP/2 in the clear: write h2c://"),
+        (format!("unix:{missing}"), 1, "start the worker, or write the path"),
+        (format!("unix:{plain}"), 1, "that is no socket"),
+        (format!("unix:{unbound}"), 1, "nobody listens at this socket"),
+    ] {
+        let tls = if upstream.starts_with("https:") {
+            format!("upstream_tls = {{ ca = {:?} }}", file.place("ca.pem"))
+        } else {
+            String::new()
+        };
+        file.write(format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[[route]]\nname = \"all\"\npath = \"/\"\nmode = \"off\"\nupstream = {upstream:?}\n{tls}"
+        ));
+        let said = file.ask("check --live").await.ended(code).stdout;
+        assert!(said.contains(says), "{upstream}: {says} in {said}");
     }
 }
 

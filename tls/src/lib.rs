@@ -23,6 +23,7 @@ mod server;
 mod trust;
 mod trust_entry;
 mod verifier;
+mod words;
 
 pub use client::{ClientFiles, ClientTls, refuses_certificate};
 pub use contents::read_up_to;
@@ -33,3 +34,4 @@ pub use identity::IdentityFiles;
 pub use names::{NamesError, PeerNames};
 pub use server::{ClientCertificates, MinVersion, ServerFiles, ServerTls};
 pub use trust_entry::TrustEntry;
+pub use words::{Called, tls_behind};

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::Standing;
 use bytes::Bytes;
-use fencepost_tls::{ClientFiles, ClientTls, Look, TlsError};
+use fencepost_tls::{Called, ClientFiles, ClientTls, Look, TlsError, tls_behind};
 use http::Uri;
 use hyper::body::Body;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -157,7 +157,7 @@ pub(super) struct TlsRefusal(rustls::Error);
 
 impl fmt::Display for TlsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match explained(&self.0) {
+        match CALLED.explain(&self.0) {
             Some(words) => write!(f, "{words}: {}", self.0),
             None => self.0.fmt(f),
         }
@@ -165,44 +165,14 @@ impl fmt::Display for TlsRefusal {
 }
 
 impl TlsRefusal {
-    /// What TLS has to say, if it is behind that error. By TLS 1.3, a proxy refuses our certificate
-    /// only when the handshake is over for us: the first who reads learns of it.
+    /// What TLS has to say, if it is behind that error.
     pub(super) fn behind(error: &(dyn Error + 'static)) -> Option<TlsRefusal> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(refusal) = error.downcast_ref::<rustls::Error>() {
-                return Some(TlsRefusal(refusal.clone()));
-            }
-            // What an error of I/O has inside is not its cause.
-            let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-            next = inside.map(|inside| inside as &(dyn Error + 'static)).or_else(|| error.source());
-        }
-        None
+        tls_behind(error).cloned().map(TlsRefusal)
     }
 }
 
-/// What to look at, where rustls's own words do not say it.
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "what can go wrong is rustls's list, which grows"
-)]
-fn explained(error: &rustls::Error) -> Option<&'static str> {
-    use AlertDescription as A;
-    use CertificateError as C;
-    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
-    Some(match error {
-        InvalidCertificate(C::UnknownIssuer | C::BadSignature) => {
-            "its certificate is not signed by an authority of --proxy-ca"
-        }
-        InvalidCertificate(C::Expired | C::ExpiredContext { .. }) => "its certificate has expired",
-        InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. }) => {
-            "its certificate is for another name"
-        }
-        InvalidMessage(_) => "it does not speak TLS",
-        AlertReceived(alert) if fencepost_tls::refuses_certificate(*alert) => {
-            "it refuses the certificate of --proxy-cert, or wants one"
-        }
-        AlertReceived(A::NoApplicationProtocol) => "it does not speak HTTP/1.1",
-        _ => return None,
-    })
-}
+const CALLED: Called = Called {
+    ca: "--proxy-ca",
+    crl: "crl",
+    certificate: "the certificate of --proxy-cert, or wants one",
+};

@@ -63,7 +63,12 @@ impl Signals {
 
 /// What this process ignores: the lowest bit is signal 1.
 fn ignored() -> io::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("/proc/self/status: {error}: hold needs /proc, mount it"),
+        )
+    })?;
     let ignored = status
         .lines()
         .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

@@ -249,7 +249,8 @@ impl EtcdClient {
             let attempt = self.endpoints.call(index, within.each, exchange);
             let outcome = timeout_at(latest, attempt)
                 .await
-                .unwrap_or_else(|_| Err(Failure::TooLate(latest - began)));
+                // How much was left of its time is nobody's business.
+                .unwrap_or_else(|_| Err(Failure::endpoint("no answer in the time that was left")));
             match &outcome {
                 Err(failure) if !failure.is_final() => {
                     self.note_silence(began, self.error(failure.clone(), index, range));

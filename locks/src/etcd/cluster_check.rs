@@ -93,7 +93,9 @@ impl Endpoints {
         let told = timeout(TIMEOUT, self.call(index, ATTEMPT_TIMEOUT, cluster_of)).await;
         let told = told
             .unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {TIMEOUT:?}"))));
-        (Arc::clone(&self.get(index).address), told)
+        let address = Arc::clone(&self.get(index).address);
+        let told = told.map_err(|failure| failure.at_first(&address));
+        (address, told)
     }
 }
 

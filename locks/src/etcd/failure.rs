@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::Error;
+use fencepost_tls::Called;
 use tonic::Status;
 
 use crate::store::StoreError;
@@ -86,6 +87,29 @@ impl Failure {
         }
     }
 
+    /// A failure to reach an endpoint for the first time, with what may be wrong with its address: a
+    /// server of TLS, or of HTTP/1, only cuts who speaks HTTP/2 in the clear.
+    pub(super) fn at_first(self, endpoint: &str) -> Failure {
+        const CUT: [&str; 3] = ["broken pipe", "connection reset", "http2 error"];
+        const NO_GRPC: [&str; 2] = ["Unexpected EOF decoding stream", "grpc-status header missing"];
+        let Failure::Endpoint(what) = self else { return self };
+        let is_one_of = |words: &[&str]| words.iter().any(|word| what.contains(word));
+        if is_one_of(&NO_GRPC) {
+            return Failure::endpoint(format!("it speaks HTTP, but is no etcd ({what})"));
+        }
+        if endpoint.starts_with("http://") && is_one_of(&CUT) {
+            return Failure::endpoint(format!(
+                "it does not speak HTTP/2 in the clear, as etcd does: if it takes TLS, write https:// ({what})"
+            ));
+        }
+        if what.contains("tls handshake eof") {
+            return Failure::endpoint(
+                "it closed the connection in the handshake of TLS: if it takes none, write http://",
+            );
+        }
+        Failure::Endpoint(what)
+    }
+
     /// Of what a watch was canceled for.
     pub(super) fn of_canceled(reason: &str) -> Failure {
         if reason.contains("permission denied") {
@@ -114,6 +138,18 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         if let Error::InvalidUri(_) | Error::InvalidArgs(_) = error {
             return Failure::Store(StoreError::Refused(error.to_string().into()));
+        }
+        // The library's own error has no source.
+        let behind: &(dyn std::error::Error + 'static) =
+            if let Error::TransportError(cause) = &error {
+                cause
+            } else if let Error::GRpcStatus(cause) = &error {
+                cause
+            } else {
+                &error
+            };
+        if let Some(words) = CALLED.explain_behind(behind) {
+            return Failure::endpoint(format!("no TLS: {words}"));
         }
         if let Error::TransportError(error) = &error {
             return Failure::endpoint(with_causes("no connection", error.source()));
@@ -159,6 +195,12 @@ impl From<Error> for Failure {
         }
     }
 }
+
+const CALLED: Called = Called {
+    ca: "the file of authorities for etcd",
+    crl: "crl",
+    certificate: "our certificate, or wants one",
+};
 
 /// How etcd, and the client library, say that there is no such lease.
 const NO_LEASE: &str = "lease not found";

@@ -3,7 +3,7 @@
 use std::io;
 use std::rc::Rc;
 
-use fencepost_tls::{PeerNames, ServerTls};
+use fencepost_tls::{Called, PeerNames, ServerTls};
 use rustls::ServerConnection;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -85,6 +85,9 @@ impl HandshakeFailure {
     }
 }
 
+const CALLED: Called =
+    Called { ca: "client_ca", crl: "crl", certificate: "the certificate of the listener" };
+
 /// A failed handshake, for the log and the metrics.
 pub struct LostHandshake {
     /// The client's address.
@@ -98,7 +101,8 @@ pub struct LostHandshake {
 impl LostHandshake {
     /// What went wrong, in words.
     pub fn words(&self) -> String {
-        self.error.as_ref().map_or_else(|| self.why.to_string(), ToString::to_string)
+        let Some(error) = &self.error else { return self.why.to_string() };
+        CALLED.explain_behind(error).unwrap_or_else(|| error.to_string())
     }
 
     /// Whether its client has closed without sending anything, as health checks do.

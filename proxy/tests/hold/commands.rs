@@ -162,6 +162,22 @@ async fn who_waits_says_behind_whom_whatever_the_owner() {
     stage.is_left_clean().await;
 }
 
+/// It said that "signals cannot be listened to".
+#[tokio::test]
+async fn a_system_without_proc_is_told_that_it_is_needed() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: it takes root to mount something over /proc");
+        return;
+    }
+    let stage = Stage::set().await;
+    let hide = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"];
+    let mut holder = Holder::start_by(&hide, &stage, "a", &[], "true");
+    assert_eq!(holder.code().await, 1);
+    holder.says(
+        "/proc/self/status: No such file or directory (os error 2): hold needs /proc, mount it\n",
+    );
+}
+
 #[tokio::test]
 async fn what_a_command_leaves_ends_before_its_lock_is_given_back() {
     let stage = Stage::set().await;

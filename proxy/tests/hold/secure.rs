@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fencepost_tests::{
-    Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Subject, Tokens, eventually, until,
+    Authority, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Subject, Tokens, Worker,
+    eventually, until,
 };
 use tokio::io::AsyncWriteExt as _;
 
@@ -50,6 +51,44 @@ async fn etcd_certificate_of_another_name_is_trusted_by_option() {
         let arguments = [&files[..], name.as_ref().map_or(&[], |name| &name[..])].concat();
         let mut holder = Holder::at(&etcd.endpoint(), "a", &arguments, &["true"]);
         assert_eq!(holder.code().await, code, "{name:?}: {}", holder.log());
+    }
+}
+
+/// They were "broken pipe", "InvalidContentType" and "CertificateRequired".
+#[tokio::test]
+async fn a_wrong_way_to_etcd_is_told_in_words() {
+    let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(300)));
+    let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
+    let (secure, plain) =
+        (Etcd::start_with(EtcdVersion::V3_5, &options).await, Etcd::start(EtcdVersion::V3_5).await);
+    let web = Worker::start().await;
+    let other = security.directory().join("other.pem");
+    std::fs::write(&other, Authority::new("another").certificate()).unwrap();
+    let [ca, other] = [security.ca(), other].map(|file| file.display().to_string());
+    let in_the_clear = secure.endpoint().replace("https", "http");
+    let by_tls = plain.endpoint().replace("http", "https");
+    let scheme =
+        "it does not speak HTTP/2 in the clear, as etcd does: if it takes TLS, write https:// (";
+    for (etcd, ca, says) in [
+        (in_the_clear, None, scheme),
+        (web.endpoint().to_string(), None, "it speaks HTTP, but is no etcd ("),
+        (
+            by_tls,
+            Some(&ca),
+            "it closed the connection in the handshake of TLS: if it takes none, write http://",
+        ),
+        (secure.endpoint(), Some(&ca), "no TLS: it refuses our certificate, or wants one ("),
+        (
+            secure.endpoint(),
+            Some(&other),
+            "no TLS: its certificate is not signed by an authority of the file of authorities for etcd (",
+        ),
+    ] {
+        let ca = ca.map(|ca| ["--etcd-ca", ca]);
+        let arguments = [&["--try"][..], ca.as_ref().map_or(&[], |ca| &ca[..])].concat();
+        let mut holder = Holder::at(&etcd, "a", &arguments, &["true"]);
+        assert_eq!(holder.code().await, 1, "{etcd}");
+        holder.says(says);
     }
 }
 

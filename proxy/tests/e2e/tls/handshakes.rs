@@ -76,7 +76,10 @@ async fn a_client_without_a_believed_certificate_is_logged() {
     stranger.write(scene.files.path(), "stranger");
     for (name, error) in [
         (None, "peer sent no certificates"),
-        (Some("stranger"), "invalid peer certificate: UnknownIssuer"),
+        (
+            Some("stranger"),
+            "its certificate is not signed by an authority of client_ca (invalid peer certificate: UnknownIssuer)",
+        ),
     ] {
         let mut stream = TcpStream::connect(scene.address()).await.unwrap();
         let client = format!("client={}", stream.local_addr().unwrap());
@@ -107,7 +110,7 @@ async fn a_client_of_an_unsigned_list_counts_as_without_certificate() {
     scene
         .fence
         .until_log(
-            "reason=\"certificate\" error=\"invalid certificate revocation list: BadSignature\"",
+            "reason=\"certificate\" error=\"the list in crl of what its authority has revoked is of no use (invalid certificate revocation list: BadSignature)\"",
         )
         .await;
     assert_eq!(scene.failures("certificate").await, 1.0);

@@ -1,8 +1,8 @@
 //! etcd v3: one client for all that read, watch or take locks, and a store of locks above it.
 //!
 //! Read in this order:
-//! - `access`, `connect` and `login` say how a cluster lets us in. Each `endpoint` has connections
-//!   of its own.
+//! - `access`, `connect` and `login` say how a cluster lets us in, and `member_check` whether it is
+//!   one that does. Each `endpoint` has connections of its own.
 //! - `endpoints` are those of a cluster, in the order of their `health`. A `watch` runs on one of
 //!   them.
 //! - The `client` makes calls at one endpoint after another. It takes locks.
@@ -18,6 +18,7 @@ mod endpoints;
 mod failure;
 mod health;
 mod login;
+mod member_check;
 mod query;
 mod version;
 mod watch;

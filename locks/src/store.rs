@@ -284,6 +284,16 @@ pub enum StoreError {
         /// The cluster id that was configured or seen first.
         pinned: u64,
     },
+    /// An endpoint is a proxy before the store, such as etcd's gRPC proxy, which can answer with old
+    /// data. It is never believed.
+    #[error(
+        "endpoint {endpoint} is no member of an etcd cluster: it gives watches other ids than they are to have, as etcd's gRPC proxy \
+         does; such a proxy can answer with old data, so it is not believed: list the addresses of the members themselves"
+    )]
+    NoMember {
+        /// The endpoint.
+        endpoint: Arc<str>,
+    },
     /// Its endpoints are not one store, and nobody has said which one is meant.
     #[error(
         "the endpoints belong to different clusters ({}): \

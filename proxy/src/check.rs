@@ -182,7 +182,7 @@ async fn show_etcd(source: &LockSource, deadline: Instant) -> Result<bool, Unpri
         }
     }
     let is_one_cluster =
-        !status.members.iter().any(|member| member.version.as_ref().is_err_and(is_of_another));
+        !status.members.iter().any(|member| member.version.as_ref().is_err_and(is_misconfigured));
     let answered = match status.up {
         Some(true) => {
             let revision = status
@@ -214,10 +214,13 @@ async fn show_etcd(source: &LockSource, deadline: Instant) -> Result<bool, Unpri
     Ok(answered && is_one_cluster)
 }
 
-/// A member that is away may come back; one of another cluster is a mistake in the configuration.
-fn is_of_another(error: &StoreError) -> bool {
+/// A member that is away may come back; one of another cluster, or none, is a mistake in the
+/// configuration.
+fn is_misconfigured(error: &StoreError) -> bool {
     match error {
-        StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => true,
+        StoreError::AnotherCluster { .. }
+        | StoreError::ManyClusters { .. }
+        | StoreError::NoMember { .. } => true,
         StoreError::Unavailable(_)
         | StoreError::Refused(_)
         | StoreError::NoLogin(_)

@@ -69,6 +69,7 @@ impl Health {
             StoreError::Refused(_)
             | StoreError::NoLogin(_)
             | StoreError::AnotherCluster { .. }
+            | StoreError::NoMember { .. }
             | StoreError::ManyClusters { .. } => {
                 self.failing = true;
                 !std::mem::replace(&mut self.refused, true)

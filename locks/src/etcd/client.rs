@@ -310,6 +310,7 @@ impl EtcdClient {
             StoreError::ManyClusters { endpoints } => {
                 EtcdError::ManyClusters(belongings(&endpoints))
             }
+            error @ StoreError::NoMember { .. } => EtcdError::Refused(error.to_string()),
             error @ (StoreError::Unavailable(_)
             | StoreError::Denied { .. }
             | StoreError::Compacted

@@ -113,12 +113,17 @@ pub(super) async fn cluster_of(client: Client) -> Result<u64, Failure> {
 
 /// The cluster that the endpoints agree on, by what they have told.
 fn agreed(told: Vec<(Arc<str>, Result<u64, Failure>)>) -> Result<u64, StoreError> {
-    let (asked, mut belongings, mut failures) = (told.len(), Vec::new(), Failures::default());
+    let (mut asked, mut belongings, mut failures) = (told.len(), Vec::new(), Failures::default());
     let mut refused = None;
     for (endpoint, outcome) in told {
         match outcome {
             Ok(cluster) => belongings.push((endpoint, cluster)),
             Err(Failure::Store(error)) => refused = Some(error),
+            Err(failure @ Failure::NoMember) => {
+                // It is of no cluster, so the others do not need its consent.
+                asked -= 1;
+                failures.note(failure.at(&endpoint));
+            }
             Err(failure) => failures.note(failure.at(&endpoint)),
         }
     }

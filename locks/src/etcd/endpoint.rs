@@ -14,14 +14,15 @@ use super::access::EtcdAccess;
 use super::connect::{Purpose, connect};
 use super::failure::Failure;
 use super::login::log_in;
+use super::member_check::check_member;
 use crate::store::StoreError;
 
 /// How often a call is tried whose login etcd does not accept: a change of roles makes etcd forget
 /// logins.
 const TRIES_MAX: u32 = 3;
 
-/// For how long a login that was refused is not tried again: checking a password is costly for
-/// etcd.
+/// For how long a login that was refused, or a connection to no member, is not tried again: checking
+/// a password is costly for etcd.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// An endpoint of the cluster, with a client of its own: the library's balancer keeps dead members
@@ -61,10 +62,13 @@ impl Endpoint {
     }
 
     /// Gives up all connections to it, and tells the watches that hang on them. Connections that
-    /// are coming up stay: they have not failed, and on a slow line the next would be no faster.
+    /// are coming up stay: they have not failed, and on a slow line the next would be no faster. So
+    /// do those that were refused, for their time.
     pub(super) fn suspect(&self) {
         for connections in [&self.calls, &self.watches] {
-            connections.present().take_if(|present| !present.is_coming_up());
+            connections
+                .present()
+                .take_if(|present| !present.is_coming_up() && !present.was_refused());
         }
         self.suspicions.send_modify(|count| *count += 1);
     }
@@ -154,14 +158,18 @@ impl Connections {
         let (address, access, purpose) =
             (Arc::clone(&self.address), Arc::clone(&self.access), self.purpose);
         let connecting = tokio::spawn(async move {
-            let client = match client {
-                Some(client) => client,
-                None => connect(&address, access.tls.as_ref(), purpose).await?,
+            let (client, is_new) = match client {
+                Some(client) => (client, false),
+                None => (connect(&address, access.tls.as_ref(), purpose).await?, true),
             };
             let is_logged_in = match &access.user {
                 Some(user) => log_in(&client, &access, user).await?,
                 None => false,
             };
+            // The first watch on a connection for watches finds it out by itself.
+            if is_new && purpose == Purpose::Calls {
+                check_member(&client).await?;
+            }
             Ok(Connected { client, is_logged_in })
         });
         let broke_off = |error| Err(Failure::endpoint(format!("connecting broke off: {error}")));
@@ -223,9 +231,9 @@ impl Connection {
         matches!(self.connecting.peek(), Some(Ok(Connected { is_logged_in: true, .. })))
     }
 
-    /// Whether etcd did not let us in.
+    /// Whether etcd did not let us in, or something else than a member did.
     fn was_refused(&self) -> bool {
-        matches!(self.connecting.peek(), Some(Err(Failure::Store(_))))
+        matches!(self.connecting.peek(), Some(Err(Failure::Store(_) | Failure::NoMember)))
     }
 
     /// Notes that it takes long to come up. Whether that is news.

@@ -214,17 +214,18 @@ impl Endpoints {
             endpoint.suspect();
         }
         let error = failure.clone().at(&endpoint.address);
-        if let Failure::AnotherCluster { found, .. } = *failure
-            && health.is_news(index, found)
-        {
-            // The others do well without it, so nobody else would ever say so.
+        let is_strange = matches!(failure, Failure::AnotherCluster { .. } | Failure::NoMember);
+        // The others do well without it, so nobody else would ever say so.
+        if !is_strange || !health.is_news(index, &error.to_string()) {
+            debug!(%error, "endpoint is suspect");
+        } else if matches!(failure, Failure::NoMember) {
+            warn!(%error, "endpoint is not used");
+        } else {
             warn!(
                 %error,
                 "endpoint is not used; if its cluster is the one that is meant (etcd was restored): restart, write that id where a \
                  cluster_id is set, and accept the regression where there is a state_dir"
             );
-        } else {
-            debug!(%error, "endpoint is suspect");
         }
     }
 
@@ -288,11 +289,12 @@ impl Failures {
 
     /// What the caller is told.
     pub(super) fn into_error(self) -> StoreError {
-        let another =
-            self.0.iter().find(|error| matches!(error, StoreError::AnotherCluster { .. }));
-        if let Some(another) = another {
+        let strange = self.0.iter().find(|error| {
+            matches!(error, StoreError::AnotherCluster { .. } | StoreError::NoMember { .. })
+        });
+        if let Some(strange) = strange {
             // The others may come back; this one is for the operator.
-            return another.clone();
+            return strange.clone();
         }
         let texts: Vec<String> = self.0.iter().map(reason).collect();
         if texts.is_empty() {
@@ -321,6 +323,7 @@ pub(super) fn reason(error: &StoreError) -> String {
         | StoreError::Compacted
         | StoreError::Denied { .. }
         | StoreError::AnotherCluster { .. }
+        | StoreError::NoMember { .. }
         | StoreError::ManyClusters { .. } => error.to_string(),
     }
 }

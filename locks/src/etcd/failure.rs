@@ -28,6 +28,8 @@ pub(super) enum Failure {
         /// The one that it should have.
         pinned: u64,
     },
+    /// It is no member of a cluster, but stands before one: another endpoint may be one.
+    NoMember,
     /// It wants a login, or a newer one.
     LoggedOut,
     /// The user that is logged in may not do that.
@@ -49,6 +51,7 @@ impl Failure {
             Failure::Endpoint(_)
             | Failure::Connecting(_)
             | Failure::TooLate(_)
+            | Failure::NoMember
             | Failure::AnotherCluster { .. } => true,
             Failure::LoggedOut | Failure::Denied | Failure::NoLease | Failure::Store(_) => false,
         }
@@ -61,6 +64,7 @@ impl Failure {
             Failure::Endpoint(_)
             | Failure::Connecting(_)
             | Failure::TooLate(_)
+            | Failure::NoMember
             | Failure::AnotherCluster { .. } => false,
         }
     }
@@ -80,6 +84,7 @@ impl Failure {
             Failure::AnotherCluster { found, pinned } => {
                 StoreError::AnotherCluster { endpoint: Arc::clone(endpoint), found, pinned }
             }
+            Failure::NoMember => StoreError::NoMember { endpoint: Arc::clone(endpoint) },
             Failure::LoggedOut => StoreError::NoLogin("it wants one".into()),
             Failure::Denied => StoreError::Refused("permission denied".into()),
             Failure::NoLease => StoreError::Refused(NO_LEASE.into()),

@@ -1,5 +1,6 @@
 //! Which endpoint to ask: the present one, and when it is suspect, the next.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -19,14 +20,14 @@ pub(super) struct Health {
 }
 
 /// How one endpoint is.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Condition {
     /// Failures in a row: any makes it suspect.
     failures: u32,
     /// Not to be asked before; none for one that is not suspect.
     retry_at: Option<Instant>,
-    /// The cluster that it was of when it last answered as one of another than ours.
-    strange: Option<u64>,
+    /// What was wrong with it when it was last found not to be a member of our cluster.
+    strange: Option<Arc<str>>,
 }
 
 /// An endpoint that may be asked.
@@ -66,9 +67,9 @@ impl Health {
         self.present = self.candidates(now)[0].index;
     }
 
-    /// An endpoint is of that cluster, which is not ours. Whether it was not so before.
-    pub(super) fn is_news(&mut self, index: usize, cluster: u64) -> bool {
-        self.conditions[index].strange.replace(cluster) != Some(cluster)
+    /// An endpoint is not a member of our cluster, for that reason. Whether it was not so before.
+    pub(super) fn is_news(&mut self, index: usize, why: &str) -> bool {
+        self.conditions[index].strange.replace(why.into()).as_deref() != Some(why)
     }
 
     /// An endpoint answered a read. It becomes the present one only if that is suspect: news of the
@@ -134,14 +135,14 @@ mod tests {
     #[test]
     fn endpoint_of_another_cluster_is_logged_once() {
         let mut health = Health::new(2);
-        assert!(health.is_news(0, 7));
+        assert!(health.is_news(0, "of 7"));
         health.failed(0, Instant::now(), 0.5);
-        assert!(!health.is_news(0, 7));
-        assert!(health.is_news(1, 7), "so is another");
-        assert!(health.is_news(0, 8), "it is of yet another cluster");
+        assert!(!health.is_news(0, "of 7"));
+        assert!(health.is_news(1, "of 7"), "so is another");
+        assert!(health.is_news(0, "of 8"), "it is of yet another cluster");
         health.answered(0);
-        assert!(health.is_news(0, 8), "it was one of ours meanwhile");
-        assert!(!health.is_news(1, 7));
+        assert!(health.is_news(0, "of 8"), "it was one of ours meanwhile");
+        assert!(!health.is_news(1, "of 7"));
     }
 
     #[test]

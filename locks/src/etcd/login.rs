@@ -79,6 +79,7 @@ async fn show(
             failure @ (Failure::Endpoint(_)
             | Failure::Connecting(_)
             | Failure::TooLate(_)
+            | Failure::NoMember
             | Failure::AnotherCluster { .. }
             | Failure::Store(_)) => failure,
         }),

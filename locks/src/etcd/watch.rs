@@ -34,13 +34,6 @@ const CREATE_TIMEOUT_PER_RANGE: Duration = Duration::from_millis(2);
 const CATCH_UP_TIME: Duration = Duration::from_millis(200);
 const CAUGHT_UP_AT_A_TIME: usize = 512;
 
-/// etcd's gRPC proxy counts a stream's watches from 0, whatever ids they are to have. It is no
-/// member in other ways too: its answers may come in another order than they were asked for and
-/// name no cluster, and it does not end the watches of a member without a leader.
-const OTHER_IDS: &str = "it gives watches other ids than they are to have, as etcd's gRPC proxy does, which is not supported: name the members";
-
-const UNKNOWN_WATCH: &str = "news of a watch that nobody asked for";
-
 /// A running watch of [`super::EtcdStore`], on one endpoint: it ends when that is suspect, to be
 /// begun anew on another.
 #[derive(Debug)]
@@ -168,7 +161,11 @@ impl EtcdWatch {
         let index =
             usize::try_from(response.watch_id() - 1).ok().filter(|&index| index < self.next.len());
         let range = index.ok_or_else(|| {
-            Failure::endpoint(if response.created() { OTHER_IDS } else { UNKNOWN_WATCH })
+            // See `member_check`.
+            match response.created() {
+                true => Failure::NoMember,
+                false => Failure::endpoint("news of a watch that nobody asked for"),
+            }
         })?;
         if response.created() {
             let header =

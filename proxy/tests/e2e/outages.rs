@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use fencepost_tests::{
-    Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdVersion, FreePort, Latch, Relay, Scratch,
-    Worker, eventually, request,
+    Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdVersion, FreePort, GrpcProxy, Latch, Relay,
+    Scratch, Worker, eventually, request,
 };
 use tokio::sync::watch;
 
+use crate::cli::{Ran, Written};
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
-use crate::scene::{Ask, Ledger, Line, Scene};
+use crate::scene::{Ask, Ledger, Line, Scene, send};
 use crate::store::{Store, Tenure};
 
 const LOCK: &str = "/k";
@@ -447,6 +448,40 @@ async fn endpoints_of_two_clusters_admit_nobody_until_one_is_left() {
     assert_eq!(line.send(Ask::post("/").under(&holder)).await.unwrap().status, 200);
     let answer = line.send(Ask::post("/").under(&impostor)).await.unwrap();
     assert!(reason(&answer).is_some(), "{answer:?}");
+}
+
+/// The old holder was admitted 8 s after the takeover, and the true one refused.
+#[tokio::test]
+async fn cache_before_etcd_admits_nobody() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let cache = GrpcProxy::start(EtcdVersion::V3_5, &etcd.endpoint(), true);
+    let (store, worker) = (Store::of(&etcd).await, Worker::start().await);
+    let config = |endpoints: &[String]| {
+        Config::new(endpoints, &worker.endpoint().to_string(), &[Route::k()])
+    };
+    let earlier = store.hold(LOCK, "shard-1").await;
+    let alone = config(&[cache.endpoint()]);
+    let fence = Fencepost::launch(&alone).await;
+    let says = "is no member of an etcd cluster";
+    fence.until_log(says).await;
+    let holder = store.hold(LOCK, "shard-2").await;
+    for tenure in [&earlier, &holder] {
+        let answer = send(&fence.listener, &Ledger::default(), Ask::post("/").under(tenure)).await;
+        assert_refused(&answer, "unverifiable", LOCK, None);
+    }
+    eventually("the sources name it", async || {
+        fence.admin("GET", "/sources").await.text().contains(says).then_some(())
+    })
+    .await;
+    let Ran { stdout, .. } = Written::new(&alone.toml()).ask("check --live").await.ended(1);
+    assert!(stdout.contains(says), "{stdout}");
+    drop(fence);
+
+    let fence = Fencepost::serve(&config(&[cache.endpoint(), etcd.endpoint()])).await;
+    let answer = send(&fence.listener, &Ledger::default(), Ask::post("/").under(&earlier)).await;
+    assert_eq!(reason(&answer), Some("stale-tenure"), "{answer:?}");
+    let answer = send(&fence.listener, &Ledger::default(), Ask::post("/").under(&holder)).await;
+    assert_eq!(answer.status, 200);
 }
 
 /// It was logged about 8 times a second, and what helps was not.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use fencepost_locks::{
     EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, LockSource, SourceOptions, SpawnError,
-    caution,
 };
 use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, TlsError};
 use http::uri::Authority;
@@ -146,8 +145,7 @@ impl FenceBuilder {
         let followed = tls.as_ref().map(ClientTls::followed);
         let tls = tls.map(|client| EtcdTls { client, server_name: None });
         let access = Arc::new(EtcdAccess::new(tls, user));
-        let options =
-            SourceOptions { tracked_locks_max, caution: Some(caution), ..SourceOptions::default() };
+        let options = SourceOptions { tracked_locks_max, ..SourceOptions::default() };
         let source = LockSource::spawn("etcd", options, move || {
             // On the runtime of the cache, and ended with it.
             followed.map(|followed| tokio::spawn(follow(followed)));

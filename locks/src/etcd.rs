@@ -39,12 +39,11 @@ use self::cluster_check::{Status, disagreement};
 use self::endpoints::Endpoints;
 use self::failure::Failure;
 use self::query::{QUERY_RANGES_MAX, Query};
-pub use self::version::{caution, known_stale_reads};
+pub use self::version::known_stale_reads;
 pub use self::watch::EtcdWatch;
 use self::watch::{OPEN_TIMEOUT, WATCH_TIMEOUT};
-use crate::store::{
-    KeyValue, LockStore, Member, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
-};
+use crate::member::{Member, MemberProblem};
+use crate::store::{KeyValue, LockStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
 
 /// How long a read may take, with all endpoints that are tried.
 const READ_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -234,10 +233,19 @@ impl LockStore for EtcdStore {
         });
         // Once one cluster is meant, those of others have failed.
         let unbelieved = disagreement(&told.collect::<Vec<_>>());
-        let member = |(endpoint, status): (Arc<str>, Result<Status, StoreError>)| {
-            let version =
-                status.and_then(|status| unbelieved.clone().map_or(Ok(status.version), Err));
-            Member { endpoint, version }
+        let member = |(endpoint, status): (Arc<str>, Result<Status, StoreError>)| match status
+            .and_then(|status| unbelieved.clone().map_or(Ok(status), Err))
+        {
+            Ok(Status { version, mut problems, .. }) => {
+                if known_stale_reads(&version) {
+                    problems.push(MemberProblem::StaleReads(Arc::clone(&version)));
+                }
+                Member { endpoint, version: Ok(version), problems }
+            }
+            Err(error) => {
+                let problems = MemberProblem::of_silence(&error).into_iter().collect();
+                Member { endpoint, version: Err(error), problems }
+            }
         };
         statuses.into_iter().map(member).collect()
     }

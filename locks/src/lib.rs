@@ -2,12 +2,14 @@
 //!
 //! - `store`: what a store can do, `LockStore`. It decides nothing: what is fresh or believed is
 //!   the cache's matter.
+//! - `member`: how its members are, for operators.
 //! - `etcd`, `memory`: the stores. They know neither locks nor requests.
 //! - `cache`: what is known of each lock, over any store.
 
 mod cache;
 mod etcd;
 mod first_to_connect;
+mod member;
 mod memory;
 mod store;
 mod sync;
@@ -20,11 +22,12 @@ pub use cache::{
 };
 pub use etcd::{
     EtcdAccess, EtcdClient, EtcdError, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch,
-    Within, caution, cluster, known_stale_reads,
+    Within, cluster, known_stale_reads,
 };
 pub use first_to_connect::first_to_connect;
+pub use member::{Member, MemberProblem};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use store::{
-    Answerer, Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch,
-    ReadAnswer, StoreError, Wanted, Watch, WatchNews,
+    Answerer, Event, KeyRange, KeyValue, LockStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, Wanted, Watch, WatchNews,
 };

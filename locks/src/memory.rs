@@ -12,9 +12,10 @@ use tokio::time::timeout;
 
 pub use self::history::Write;
 use self::history::{Compacted, History};
+use crate::member::Member;
 use crate::store::{
-    Event, KeyValue, LockStore, Member, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
-    Watch, WatchNews,
+    Event, KeyValue, LockStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted, Watch,
+    WatchNews,
 };
 
 /// How long a call waits for a store that is paused.
@@ -301,7 +302,7 @@ impl LockStore for MemoryStore {
     async fn members(&self) -> Vec<Member> {
         self.state().calls.members += 1;
         let version = self.answering().await.map(|()| env!("CARGO_PKG_VERSION").into());
-        vec![Member { endpoint: "memory".into(), version }]
+        vec![Member { endpoint: "memory".into(), version, problems: Vec::new() }]
     }
 }
 

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fencepost_policy::Revision;
 
+use crate::member::Member;
+
 /// A store of locks.
 ///
 /// # Contract
@@ -43,15 +45,6 @@ pub trait LockStore: 'static {
 
     /// Asks each member that is configured how it is.
     fn members(&self) -> impl Future<Output = Vec<Member>>;
-}
-
-/// A member of the store's cluster.
-#[derive(Debug, Clone)]
-pub struct Member {
-    /// Where it is.
-    pub endpoint: Arc<str>,
-    /// Its version, or why it did not tell.
-    pub version: Result<Arc<str>, StoreError>,
 }
 
 /// A running watch. Dropping it ends it.

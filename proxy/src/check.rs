@@ -15,8 +15,8 @@ use anyhow::bail;
 use fencepost_config::{Config, Route, SourceKind, UpstreamAddress};
 use fencepost_fence::claim::Guard;
 use fencepost_locks::{
-    KeyRange, LockDescription, LockSource, LockStore, RangeRead, SourceStatus, StoreError, Wanted,
-    caution,
+    KeyRange, LockDescription, LockSource, LockStore, MemberProblem, RangeRead, SourceStatus,
+    StoreError, Wanted,
 };
 use futures_util::stream::{self, StreamExt};
 use tokio::time::{Instant, sleep};
@@ -177,8 +177,16 @@ async fn show_etcd(source: &LockSource, deadline: Instant) -> Result<bool, Unpri
         if said.insert(line.clone()) {
             print(format_args!("source {}: {line}", source.name()))?;
         }
-        if let Some(warning) = caution(member) {
-            print(format_args!("warning: source {}: {warning}", source.name()))?;
+        for problem in &member.problems {
+            let warning = match problem {
+                // That is the line above.
+                MemberProblem::NoAnswer(_) | MemberProblem::NotUsed(_) => continue,
+                MemberProblem::NoSpace(_) | MemberProblem::Corrupt(_) => problem.to_string(),
+                MemberProblem::StaleReads(_) => format!("{}: {problem}", member.endpoint),
+            };
+            if said.insert(warning.clone()) {
+                print(format_args!("warning: source {}: {warning}", source.name()))?;
+            }
         }
     }
     let is_one_cluster =

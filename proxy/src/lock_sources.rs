@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencepost_config::{Config, HostPort, Source, SourceKind};
 use fencepost_locks::{
     EtcdOptions, EtcdStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast,
-    WeakLockSource, caution,
+    WeakLockSource,
 };
 use fencepost_tls::TlsError;
 use tokio::time::interval;
@@ -351,14 +351,10 @@ fn options(
     memory: Option<&Memory>,
     past: Option<&Known>,
 ) -> SourceOptions {
-    let Source { name, kind } = &config.sources[index];
+    let name = &config.sources[index].name;
     SourceOptions {
         period: period(config, index),
         tracked_locks_max: config.limits.tracked_locks_max as u64,
-        caution: match kind {
-            SourceKind::Etcd { .. } => Some(caution),
-            SourceKind::Memory => None,
-        },
         highest_seen: memory.and_then(|memory| memory.highest_seen(name)),
         store_seen: memory.map(|memory| memory.store_seen(name)).unwrap_or_default(),
         distrusted_through: memory.and_then(|memory| memory.distrusted_through(name)),

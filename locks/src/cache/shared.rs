@@ -15,7 +15,7 @@ use super::kept::KeptLocks;
 use super::scope::Scope;
 use super::tracked::TrackedLock;
 use super::trust::{StorePast, Trust};
-use crate::store::Member;
+use crate::member::Member;
 
 /// How a source works.
 #[derive(Debug, Clone)]
@@ -39,8 +39,6 @@ pub struct SourceOptions {
     /// What is remembered of the gates of an earlier process. If given, each tenure asks to be
     /// recorded before it enters.
     pub memory: Option<Arc<dyn GateMemory>>,
-    /// What to warn of by how a member is, once for as long as it is the same.
-    pub caution: Option<fn(&Member) -> Option<String>>,
     /// Where the jitter of waits comes from.
     pub jitter_seed: u64,
 }
@@ -55,7 +53,6 @@ impl Default for SourceOptions {
             distrusted_through: None,
             past: None,
             memory: None,
-            caution: None,
             jitter_seed: RandomState::new().hash_one(()),
         }
     }

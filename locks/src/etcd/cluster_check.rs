@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::endpoints::{ATTEMPT_TIMEOUT, Endpoints, Failures};
 use super::failure::Failure;
 use super::query::Query;
+use crate::member::MemberProblem;
 use crate::store::StoreError;
 
 /// How long it takes at most: to log in and to answer, each as long as an endpoint may take for a
@@ -34,6 +35,8 @@ pub(super) type Belonging = (Arc<str>, u64);
 pub(super) struct Status {
     pub(super) cluster: u64,
     pub(super) version: Arc<str>,
+    /// The alarms of all members that it knows of.
+    pub(super) problems: Vec<MemberProblem>,
 }
 
 impl Status {
@@ -41,7 +44,21 @@ impl Status {
         let status = client.maintenance_client().status().await?;
         let header =
             status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
-        Ok(Status { cluster: header.cluster_id(), version: status.version().into() })
+        let problems = status.errors().iter().filter_map(|error| alarm(error)).collect();
+        Ok(Status { cluster: header.cluster_id(), version: status.version().into(), problems })
+    }
+}
+
+/// An alarm as a status tells it: `memberID:10276657743932975437 alarm:NOSPACE `.
+fn alarm(told: &str) -> Option<MemberProblem> {
+    let mut words = told.split_whitespace();
+    let id = words.clone().find_map(|word| word.strip_prefix("memberID:")?.parse::<u64>().ok());
+    // As etcdctl has it.
+    let id = id.map_or_else(|| "(unknown)".into(), |id| format!("{id:x}").into());
+    match words.find_map(|word| word.strip_prefix("alarm:"))? {
+        "NOSPACE" => Some(MemberProblem::NoSpace(id)),
+        "CORRUPT" => Some(MemberProblem::Corrupt(id)),
+        _ => None,
     }
 }
 

@@ -191,10 +191,16 @@ impl From<Error> for Failure {
             }
             // Our own limit on the size of an answer.
             OUT_OF_RANGE => Failure::Store(StoreError::Refused(message.into())),
-            // Of a transaction that only reads, by 3.5.1 (etcd-io/etcd#13429). The member does
+            // Also of a transaction that only reads, by 3.5.1 (etcd-io/etcd#13429). The member does
             // well.
             RESOURCE_EXHAUSTED if message.contains("database space exceeded") => {
-                Failure::Store(StoreError::Refused(message.into()))
+                let what = "database space exceeded (alarm NOSPACE: compact and defragment, then etcdctl alarm disarm)";
+                Failure::Store(StoreError::Refused(what.into()))
+            }
+            // Of every member, while there is the alarm CORRUPT.
+            DATA_LOSS if message.contains("corrupt cluster") => {
+                let what = "corrupt cluster (alarm CORRUPT: see etcdctl alarm list)";
+                Failure::Store(StoreError::Refused(what.into()))
             }
             _ => Failure::endpoint(of_status(status)),
         }
@@ -217,6 +223,7 @@ const PERMISSION_DENIED: i32 = 7;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
+const DATA_LOSS: i32 = 15;
 const UNAUTHENTICATED: i32 = 16;
 
 /// What went wrong with a call, with its causes. The library's own text has them as Rust's debug

@@ -1,7 +1,5 @@
 //! Which versions of etcd are known to answer a linearizable read with old data.
 
-use crate::store::Member;
-
 /// Whether etcd of that version is known to answer a linearizable read with old data after its
 /// process was paused (etcd-io/etcd#20418): below 3.4.42, 3.5.28 and 3.6.9. A version that is no
 /// release counts as one of them.
@@ -21,18 +19,6 @@ pub fn known_stale_reads(version: &str) -> bool {
         Some(&[major, minor, _]) => (major, minor) < (3, 4),
         Some(_) | None => true,
     }
-}
-
-/// What there is to warn of in a member of a store.
-pub fn caution(member: &Member) -> Option<String> {
-    let version = member.version.as_ref().ok()?;
-    known_stale_reads(version).then(|| {
-        format!(
-            "{} runs etcd {version}, which can answer a linearizable read with old data after pauses (etcd-io/etcd#20418, fixed in \
-             3.4.42, 3.5.28 and 3.6.9): max_age may be exceeded once in such a case",
-            member.endpoint
-        )
-    })
 }
 
 #[cfg(test)]

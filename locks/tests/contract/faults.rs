@@ -1,11 +1,13 @@
 //! What a cluster and the network can do to the etcd store.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd_client::{AlarmAction, AlarmType};
 use fencepost_locks::{
-    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdWatch, LockStore, RangeRead, RangeWatch,
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdWatch, LockStore, MemberProblem, RangeRead, RangeWatch,
     StoreError, Wanted, WatchNews,
 };
 use fencepost_policy::Revision;
@@ -37,6 +39,7 @@ every_version! {
     a_store_that_wants_a_login_refuses,
     members_are_asked_side_by_side,
     a_dropped_watch_ends_in_etcd,
+    alarms_and_versions_are_problems_of_members,
     grpc_proxy_is_named_and_members_are_used_instead,
 }
 
@@ -497,6 +500,20 @@ async fn a_dropped_watch_ends_in_etcd(version: EtcdVersion) {
     eventually("one stream is left", async || (streams().await == 1).then_some(())).await;
     drop(running);
     eventually("etcd has ended the stream", async || (streams().await == 0).then_some(())).await;
+}
+
+/// An alarm shows in no read.
+async fn alarms_and_versions_are_problems_of_members(version: EtcdVersion) {
+    let etcd = Etcd::start(version).await;
+    let (store, writer) = (store(&[etcd.endpoint()]), writer(&[etcd.endpoint()]).await);
+    let mut expected = BTreeSet::from(["old-version"]);
+    for (alarm, name) in [(AlarmType::Nospace, "nospace"), (AlarmType::Corrupt, "corrupt")] {
+        writer.maintenance_client().alarm(AlarmAction::Activate, alarm, None).await.unwrap();
+        expected.insert(name);
+        let problems = store.members().await.swap_remove(0).problems;
+        assert_eq!(problems.iter().map(MemberProblem::name).collect::<BTreeSet<_>>(), expected);
+    }
+    assert!(read(&store).await.0.is_ok(), "nothing fails");
 }
 
 /// With its leasing namespace it answered linearizable reads with the old holder, 8 s after the

@@ -25,6 +25,9 @@ mod cache {
     pub(crate) mod trust;
 }
 #[expect(dead_code, unreachable_pub, reason = "what this file has for the rest of the crate")]
+#[path = "../../src/member.rs"]
+mod member;
+#[expect(dead_code, unreachable_pub, reason = "what this file has for the rest of the crate")]
 #[path = "../../src/store.rs"]
 mod store;
 mod sync;

@@ -165,6 +165,10 @@ fn members_json(members: &[Member]) -> Value {
             "endpoint": &*member.endpoint,
             "version": member.version.as_ref().ok().map(|version| version.to_string()),
             "error": member.version.as_ref().err().map(StoreError::to_string),
+            "problems": member.problems.iter().map(|problem| json!({
+                "problem": problem.name(),
+                "text": problem.to_string(),
+            })).collect::<Vec<_>>(),
         })
     };
     members.iter().map(member).collect()

@@ -131,9 +131,12 @@ export function showSources({ sources, outages }) {
   });
 }
 
-function member({ endpoint, version, error }) {
-  return el("li", {}, el("span", { class: error ? "bad" : "good", "aria-hidden": "true" }, error ? "✗ " : "✓ "),
-    name(endpoint, 60), " ", error ? name(error, 120, "wrap") : el("span", { class: "muted" }, version ?? "version unknown"));
+function member({ endpoint, version, error, problems }) {
+  // An old version goes on working.
+  const works = !error && problems.every(({ problem }) => problem === "old-version");
+  return el("li", {}, el("span", { class: works ? "good" : "bad", "aria-hidden": "true" }, works ? "✓ " : "✗ "),
+    name(endpoint, 60), " ", error ? name(error, 120, "wrap") : el("span", { class: "muted" }, version ?? "version unknown"),
+    problems.filter(({ text }) => text !== error).map(({ text }) => [" ", name(text, 300, "wrap")]));
 }
 
 /** The timeline in rows and columns; only while it is open. */

@@ -1,7 +1,7 @@
 //! What is known of the lock sources. Made anew with each look, so that nothing is left of a source
 //! that no route uses.
 
-use fencepost_locks::SourceStatus;
+use fencepost_locks::{Member, MemberProblem, SourceStatus};
 use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, Opts, Registry};
 
@@ -30,6 +30,11 @@ pub(super) fn families(
         "Whether the lock source went back and nobody has accepted that.",
         label,
     )?;
+    let problems = made.gauges(
+        "fencepost_source_member_problems",
+        "How many endpoints of the lock source have that problem.",
+        &["source", "problem"],
+    )?;
     let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     for (source, status) in sources {
         let source = &[*source];
@@ -45,6 +50,11 @@ pub(super) fn families(
         regressed.with_label_values(source).set(status.distrusted_through.is_some().into());
         let locks = (status.static_locks + status.templated_locks) as u64;
         tracked.with_label_values(source).set(integer(locks));
+        for problem in MemberProblem::NAMES {
+            let has = |member: &&Member| member.problems.iter().any(|one| one.name() == problem);
+            let endpoints = status.members.iter().filter(has).count();
+            problems.with_label_values(&[source[0], problem]).set(integer(endpoints as u64));
+        }
     }
     Ok(registry.gather())
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use etcd_client::AlarmType;
 use fencepost_tests::{
     Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdVersion, FreePort, GrpcProxy, Latch, Relay,
     Scratch, Worker, eventually, request,
@@ -448,6 +449,30 @@ async fn endpoints_of_two_clusters_admit_nobody_until_one_is_left() {
     assert_eq!(line.send(Ask::post("/").under(&holder)).await.unwrap().status, 200);
     let answer = line.send(Ask::post("/").under(&impostor)).await.unwrap();
     assert!(reason(&answer).is_some(), "{answer:?}");
+}
+
+/// No read shows either.
+#[tokio::test]
+async fn alarms_and_dead_members_are_told() {
+    let mut cluster = Cluster::start(EtcdVersion::V3_5, 3).await;
+    let worker = Worker::start().await;
+    Store::of(&cluster.members[0]).await.raise(AlarmType::Nospace).await;
+    cluster.members[2].kill();
+    let upstream = worker.endpoint().to_string();
+    let config = Config::new(&cluster.endpoints(), &upstream, &[Route::k()]);
+    let fence = Fencepost::serve(&config).await;
+    fence.until_log("has raised the alarm NOSPACE").await;
+    for (problem, endpoints) in [("nospace", 2.0), ("corrupt", 0.0), ("no-answer", 1.0)] {
+        let labels = format!(r#"{{problem="{problem}",source="main"}}"#);
+        let metric = format!("fencepost_source_member_problems{labels}");
+        assert_eq!(fence.metric(&metric).await, endpoints, "{problem}");
+    }
+    let sources = fence.admin("GET", "/sources").await.text();
+    let checked = Written::new(&config.toml()).ask("check --live").await.ended(0);
+    for told in [&sources, &checked.stdout] {
+        assert!(told.contains("has raised the alarm NOSPACE"), "{told}");
+        assert!(told.contains(&cluster.members[2].endpoint()), "{told}");
+    }
 }
 
 /// The old holder was admitted 8 s after the takeover, and the true one refused.

@@ -1,6 +1,6 @@
 //! The lock store, as masters use it.
 
-use etcd_client::{
+use etcd_client::{AlarmAction, AlarmType, 
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LeaderKey,
     LockOptions, ProclaimOptions, PutOptions, ResignOptions, TlsOptions, Txn, TxnOp,
 };
@@ -109,6 +109,12 @@ impl Store {
     /// Removes a key; returns the revision.
     pub(crate) async fn delete(&self, key: &str) -> i64 {
         self.0.clone().delete(key, None).await.unwrap().header().unwrap().revision()
+    }
+
+    /// Raises an alarm, as a member does.
+    pub(crate) async fn raise(&self, alarm: AlarmType) {
+        let mut client = self.0.maintenance_client();
+        client.alarm(AlarmAction::Activate, alarm, None).await.unwrap();
     }
 
     /// Forgets all history before a revision.

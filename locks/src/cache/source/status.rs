@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::LockSource;
 use crate::cache::identity::StoreIdentity;
-use crate::store::{Member, StoreError};
+use crate::member::Member;
+use crate::store::StoreError;
 
 /// How a source is.
 #[derive(Debug, Clone)]
@@ -44,7 +45,7 @@ pub struct SourceStatus {
     /// The last failure of the store.
     pub last_error: Option<Arc<StoreError>>,
     /// How the members were when they were last asked: at the start, when the store began to fail
-    /// or answered again, and every few seconds while one is not well.
+    /// or answered again, every few seconds while one does not answer, and every half minute.
     pub members: Vec<Member>,
 }
 

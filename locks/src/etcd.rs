@@ -116,11 +116,28 @@ impl EtcdStore {
         if ranges.is_empty() {
             return Err(StoreError::Refused("a read of nothing".into()));
         }
+        match self.read_chunks(ranges, QUERY_RANGES_MAX, deadline).await {
+            // Each by itself: etcd does not say which range may not be read, or is too large. And it
+            // may refuse transactions alone (etcd-io/etcd#13429).
+            Err(
+                StoreError::Denied { .. } | StoreError::TooLarge { .. } | StoreError::Refused(_),
+            ) if ranges.len() > 1 => self.read_chunks(ranges, 1, deadline).await,
+            outcome => outcome,
+        }
+    }
+
+    /// Reads ranges at one revision, so many in one request.
+    async fn read_chunks(
+        &self,
+        ranges: &[RangeRead],
+        size: usize,
+        deadline: Instant,
+    ) -> Result<ReadAnswer, StoreError> {
         // What does not fit into the first request is read as it was at the revision of the first
         // answer. Reading it as it is now would mix two moments: a lock that moved from one range
         // to another in between would be seen in both or in neither. That revision is the present
         // as much as the first answer is: both are from after the call began.
-        let mut chunks = ranges.chunks(QUERY_RANGES_MAX);
+        let mut chunks = ranges.chunks(size);
         let first = chunks.next().unwrap_or_default();
         let ReadAnswer { revision, ranges: mut answers, by } =
             self.read_chunk(first, None, deadline).await?;
@@ -140,12 +157,7 @@ impl EtcdStore {
         at: Option<Revision>,
         deadline: Instant,
     ) -> Result<ReadAnswer, StoreError> {
-        let answer = match self.endpoints().ask(&Query::ranges(chunk, at), deadline).await {
-            Err(StoreError::Denied { .. }) if chunk.len() > 1 => {
-                return Err(self.denied(chunk, deadline).await);
-            }
-            answer => answer?,
-        };
+        let answer = self.endpoints().ask(&Query::ranges(chunk, at), deadline).await?;
         let (revision, by) = (at.unwrap_or(answer.revision), Some(answer.by));
         Ok(ReadAnswer { revision, ranges: answer.ranges, by })
     }

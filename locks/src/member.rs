@@ -71,6 +71,7 @@ impl MemberProblem {
             StoreError::Refused(_)
             | StoreError::NoLogin(_)
             | StoreError::Denied { .. }
+            | StoreError::TooLarge { .. }
             | StoreError::Compacted => None,
         }
     }

@@ -238,6 +238,9 @@ impl Event {
     }
 }
 
+/// The most that one read returns of a range.
+pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
+
 /// Why a store did not do what it was asked to.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
@@ -259,6 +262,16 @@ pub enum StoreError {
     Denied {
         /// The user that is logged in; `None`: the one that the store takes us for.
         user: Option<Arc<str>>,
+        /// The keys.
+        range: KeyRange,
+    },
+    /// What is stored there is more than is read: somebody else writes below a lock's key.
+    #[error(
+        "what the lock store has at {range} is too large to be read as a lock (more than {} MiB): look there with etcdctl get \
+         --keys-only {range}, and delete what is no record of a lock",
+        READ_BYTES_MAX >> 20
+    )]
+    TooLarge {
         /// The keys.
         range: KeyRange,
     },
@@ -297,6 +310,22 @@ pub enum StoreError {
         /// Each that has answered, and its cluster id.
         endpoints: Arc<[(Arc<str>, u64)]>,
     },
+}
+
+impl StoreError {
+    /// The keys that cannot be read, where the store refuses those alone, and reads of others go on.
+    pub fn refused_range(&self) -> Option<&KeyRange> {
+        match self {
+            StoreError::Denied { range, .. } | StoreError::TooLarge { range } => Some(range),
+            StoreError::Unavailable(_)
+            | StoreError::Refused(_)
+            | StoreError::NoLogin(_)
+            | StoreError::Compacted
+            | StoreError::AnotherCluster { .. }
+            | StoreError::NoMember { .. }
+            | StoreError::ManyClusters { .. } => None,
+        }
+    }
 }
 
 pub(crate) fn belongings(endpoints: &[(Arc<str>, u64)]) -> String {

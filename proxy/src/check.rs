@@ -233,6 +233,7 @@ fn is_misconfigured(error: &StoreError) -> bool {
         | StoreError::Refused(_)
         | StoreError::NoLogin(_)
         | StoreError::Denied { .. }
+        | StoreError::TooLarge { .. }
         | StoreError::Compacted => false,
     }
 }
@@ -252,7 +253,7 @@ fn at_endpoint(endpoint: &str, error: &StoreError) -> String {
     if text.contains(endpoint) { text } else { format!("{endpoint}: {text}") }
 }
 
-/// Where locks are read from that the lock store does not let us read, and what it says to that.
+/// Where locks are read from that cannot be read, and what the lock store says to that.
 /// Each is read once, however many routes have it; not at all where no member of the store has
 /// answered.
 async fn denied(
@@ -278,7 +279,7 @@ async fn denied(
             let outcome =
                 store.read(&[RangeRead { range: range.clone(), wanted: Wanted::Count }]).await;
             // Whatever else is wrong is said of the source.
-            let error = outcome.err().filter(|error| matches!(error, StoreError::Denied { .. }))?;
+            let error = outcome.err().filter(|error| error.refused_range().is_some())?;
             Some(((source, range), error))
         })
     });
@@ -294,12 +295,12 @@ async fn denied(
 pub(crate) fn lock_line(lock: &LockDescription) -> String {
     let LockDescription { key, layout, holder, as_of, age, waiters, problem, .. } = lock;
     let layout = layout.name();
-    let Some(as_of) = as_of else {
-        return format!("lock {key} ({layout}) could not be read");
-    };
     if let Some(problem) = problem {
         return format!("lock {key} ({layout}): {problem}");
     }
+    let Some(as_of) = as_of else {
+        return format!("lock {key} ({layout}) could not be read");
+    };
     let holder = match holder {
         Some((owner, first, last)) if first == last => {
             format!("held by {}, revision {first}", owner_in_words(owner))

@@ -135,11 +135,11 @@ impl Generation {
         PreparedGeneration::new(config, number, process).map(PreparedGeneration::activate)
     }
 
-    /// Whether the source has started, and each static lock of this configuration has been read.
-    /// The source may track more: the locks of a configuration that is tried.
+    /// Whether the source has started, and each static lock of this configuration has been read,
+    /// or is too large. The source may track more: the locks of a configuration that is tried.
     pub fn is_ready(&self, source: &LockSource) -> bool {
         let mut of_source = self.static_locks().filter(|lock| lock.source() == source.name());
-        source.has_started() && of_source.all(|lock| lock.is_known())
+        source.has_started() && of_source.all(|lock| lock.is_answered())
     }
 
     /// The locks of its routes that are always the same.

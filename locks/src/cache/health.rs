@@ -8,7 +8,10 @@ use tokio::time::Instant;
 
 use crate::store::{KeyRange, RangeRead, StoreError};
 
-/// How many ranges that may not be read are logged, and how many are remembered: what is not would
+/// For how long a range that the store could only read at a great cost is not read again.
+const TOO_LARGE_FOR: Duration = Duration::from_secs(5);
+
+/// How many ranges that cannot be read are logged, and how many are remembered: what is not would
 /// keep others from being read and watched.
 const DENIED_MAX: (usize, usize) = (16, 1024);
 
@@ -25,13 +28,17 @@ pub(crate) struct Health {
     /// The last failure, and whether it was the last thing that happened.
     pub(crate) last_error: Option<Arc<StoreError>>,
     pub(crate) last_failed: bool,
-    /// Whether the store has failed since it last answered. A denial of some keys does not count.
+    /// Whether the store has failed since it last answered. A refusal of some keys does not count.
     pub(crate) failing: bool,
     /// Whether the store has refused a call since it last answered. A refusal differs from a
     /// missing answer, and is logged for itself.
     pub(crate) refused: bool,
-    /// Keys of which it has been logged that we may not read them, as long as we may not.
+    /// Whether it has been logged that the store cannot be watched.
+    pub(crate) is_unwatchable: bool,
+    /// Keys of which it has been logged that they cannot be read, as long as they cannot.
     pub(crate) denied: Vec<KeyRange>,
+    /// Those of them that are too large, with the answer and its time.
+    too_large: Vec<(KeyRange, Instant, Arc<StoreError>)>,
     /// That the store went back has been logged.
     pub(crate) regression_told: bool,
 }
@@ -54,13 +61,31 @@ impl Health {
             || self.denied.contains(&KeyRange::Key(range.first_key().into()))
     }
 
+    /// Whether a range was too large when it was last read.
+    pub(crate) fn has_too_large(&self, range: &KeyRange) -> bool {
+        self.too_large.iter().any(|(refused, ..)| refused == range)
+    }
+
+    /// Why a range is not read now, if it was too large a moment ago.
+    pub(crate) fn too_large(&self, range: &KeyRange, now: Instant) -> Option<Arc<StoreError>> {
+        let (_, at, error) = self.too_large.iter().find(|(refused, ..)| refused == range)?;
+        let is_recent = now.saturating_duration_since(*at) < TOO_LARGE_FOR;
+        is_recent.then(|| Arc::clone(error))
+    }
+
     /// Takes note of a failure. Whether it is the first of its kind in a row.
     pub(crate) fn failed(&mut self, error: &Arc<StoreError>) -> bool {
         self.last_error = Some(Arc::clone(error));
         self.last_failed = true;
         match &**error {
-            // Others that we may read are answered meanwhile: that ends no row.
-            StoreError::Denied { range, .. } => {
+            // Others are answered meanwhile: that ends no row.
+            StoreError::Denied { range, .. } | StoreError::TooLarge { range } => {
+                self.too_large.retain(|(known, ..)| known != range);
+                if matches!(**error, StoreError::TooLarge { .. })
+                    && self.too_large.len() < DENIED_MAX.1
+                {
+                    self.too_large.push((range.clone(), Instant::now(), Arc::clone(error)));
+                }
                 let known = self.denied.len();
                 let is_new = known < DENIED_MAX.1 && !self.denied.contains(range);
                 self.denied.extend(is_new.then(|| range.clone()));
@@ -86,7 +111,9 @@ impl Health {
         self.last_failed = false;
         self.refused = false;
         let denied = self.denied.len();
-        self.denied.retain(|range| ranges.iter().all(|read| read.range != *range));
+        let is_read = |range: &KeyRange| ranges.iter().any(|read| read.range == *range);
+        self.denied.retain(|range| !is_read(range));
+        self.too_large.retain(|(range, ..)| !is_read(range));
         std::mem::take(&mut self.failing) || self.denied.len() < denied
     }
 }

@@ -56,7 +56,7 @@ pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, pac
         waiting.lock().await.recv_many(&mut locks, max).await; // It is open as long as the source works.
         let (begun, is_full) = (Instant::now(), locks.len() == max);
         // A request that asks before here is served by this read: it has not been sent yet.
-        locks.retain(|lock| lock.slots().begin());
+        locks.retain(|lock| lock.slots().begin() && !is_too_large(&work, lock));
         if !locks.is_empty() {
             read(&work, &locks).await;
         }
@@ -68,6 +68,12 @@ pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, pac
             Pace::AtOnce | Pace::UnlessFull(_) | Pace::UnlessAllExist(_) => {}
         }
     }
+}
+
+/// Ends the read of a lock at once if the lock was too large a moment ago.
+fn is_too_large<S: LockStore>(work: &Work<S>, lock: &Arc<TrackedLock>) -> bool {
+    let refused = work.common().health().too_large(lock.range(), Instant::now());
+    refused.map(|error| end(work, lock, Err(Unconfirmed::Store(error)))).is_some()
 }
 
 /// Reads locks whose reads have begun, and ends those reads.
@@ -95,9 +101,9 @@ async fn read<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) {
             }
             Err(ReadFailure::Again) => continue,
             Err(ReadFailure::Regressed) => Unconfirmed::Regressed,
-            // One of them may not be read. That says nothing of the others.
+            // One of them cannot be read. That says nothing of the others.
             Err(ReadFailure::Store(error))
-                if locks.len() > 1 && matches!(*error, StoreError::Denied { .. }) =>
+                if locks.len() > 1 && error.refused_range().is_some() =>
             {
                 work.read_alone_for(ALONE_PERIOD);
                 for lock in locks {

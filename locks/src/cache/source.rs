@@ -190,9 +190,9 @@ impl LockSource {
         is_left
     }
 
-    /// Whether the source has started and every static lock has been read.
+    /// Whether the source has started and every static lock has been read, or is too large.
     pub fn ready(&self) -> bool {
-        self.has_started() && self.0.shared.named().iter().all(|lock| lock.is_known())
+        self.has_started() && self.0.shared.named().iter().all(|lock| lock.is_answered())
     }
 
     /// Whether a watch has once been up of all that is tracked, and a quorum read that was sent

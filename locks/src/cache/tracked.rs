@@ -205,6 +205,11 @@ impl TrackedLock {
         self.scope.is_some()
     }
 
+    /// Whether a read has shown it, or that it is too large: to wait for more is no use.
+    pub fn is_answered(&self) -> bool {
+        self.is_known() || self.common.health().has_too_large(&self.range)
+    }
+
     /// Whether it has been read.
     pub fn is_known(&self) -> bool {
         self.published().snapshot.is_some()

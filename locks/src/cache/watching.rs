@@ -70,7 +70,7 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
         let ended = match work.store.watch(&ranges).await {
             Ok(stream) => follow(&work, stream, &watched, era, || backoff.reset()).await,
             Err(error) => {
-                work.failed(error);
+                work.watch_failed(error);
                 Ended::Failed
             }
         };

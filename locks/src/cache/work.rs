@@ -131,6 +131,9 @@ impl<S: LockStore> Work<S> {
     /// Only what is read from now on admits by cached news, so static locks are read at once.
     pub(crate) fn watch_caught_up(&self, locks: &[Arc<TrackedLock>], scopes: &[Arc<Scope>]) {
         let common = self.common();
+        if std::mem::take(&mut common.health().is_unwatchable) {
+            tracing::info!(source = %common.name, "the lock store is watched again");
+        }
         let (number, is_first) = common.trust.watch_caught_up();
         let mut begins = is_first;
         let watched: HashSet<*const Scope> = scopes.iter().map(Arc::as_ptr).collect();
@@ -158,9 +161,8 @@ impl<S: LockStore> Work<S> {
     /// Takes note that a confirming read has failed. If nothing is watched either, cached news
     /// admits from now on, until a read is answered.
     pub(crate) fn confirm_failed(&self, sent: &Sent, error: &StoreError) {
-        // That one lock may not be read says nothing of the store.
-        let is_denied = matches!(error, StoreError::Denied { .. });
-        if !is_denied && self.common().trust.confirm_failed(sent) {
+        // That one lock cannot be read says nothing of the store.
+        if error.refused_range().is_none() && self.common().trust.confirm_failed(sent) {
             self.common().reads_fail.notify_waiters();
         }
     }
@@ -178,10 +180,35 @@ impl<S: LockStore> Work<S> {
         let error = error.into();
         let first = self.common().health().failed(&error);
         if first {
-            tracing::warn!(source = %self.common().name, %error, "the lock store fails");
+            let source = &self.common().name;
+            match error.refused_range() {
+                Some(_) => tracing::warn!(%source, %error, "locks cannot be read"),
+                None => tracing::warn!(%source, %error, "the lock store fails"),
+            }
             self.common().members_due.notify_one();
         }
         error
+    }
+
+    /// Takes note that no watch begins. Reads may be answered meanwhile, which ends no row of these.
+    pub(crate) fn watch_failed(&self, error: StoreError) {
+        // That decides what the next watch leaves out.
+        if error.refused_range().is_some() {
+            self.failed(error);
+            return;
+        }
+        let error = Arc::new(error);
+        let mut health = self.common().health();
+        health.last_error = Some(Arc::clone(&error));
+        if !std::mem::replace(&mut health.is_unwatchable, true) {
+            drop(health);
+            tracing::warn!(
+                source = %self.common().name,
+                %error,
+                "the lock store cannot be watched: each request waits for a read until it can"
+            );
+            self.common().members_due.notify_one();
+        }
     }
 
     /// Takes note of a freshness read.

@@ -313,6 +313,7 @@ impl EtcdClient {
             error @ StoreError::NoMember { .. } => EtcdError::Refused(error.to_string()),
             error @ (StoreError::Unavailable(_)
             | StoreError::Denied { .. }
+            | StoreError::TooLarge { .. }
             | StoreError::Compacted
             | StoreError::AnotherCluster { .. }) => EtcdError::Unavailable(reason(&error)),
         }

@@ -176,10 +176,11 @@ impl Endpoints {
             // An attempt that is cut short says nothing of its endpoint.
             timeout_at(deadline, attempt).await.unwrap_or(Err(Failure::TooLate(ATTEMPT_TIMEOUT)))
         });
-        let denied = || self.denied(query.first_range());
         answer.await.map_err(|failure| {
             if matches!(failure, Failure::Denied) {
-                denied()
+                self.denied(query.first_range())
+            } else if matches!(failure, Failure::TooLarge) {
+                StoreError::TooLarge { range: query.first_range() }
             } else {
                 failure.at(&self.list[0].address)
             }
@@ -239,7 +240,8 @@ impl Endpoints {
         let calls = &self.list[index].calls;
         let (connection, outcome) = calls.call(limit, call).await;
         match &outcome {
-            Ok(_) | Err(Failure::Store(_) | Failure::Denied | Failure::NoLease) => {
+            Ok(_)
+            | Err(Failure::Store(_) | Failure::Denied | Failure::TooLarge | Failure::NoLease) => {
                 self.health().answered(index)
             }
             Err(failure) => self.failed(index, calls, &connection, failure),
@@ -322,6 +324,7 @@ pub(super) fn reason(error: &StoreError) -> String {
         StoreError::NoLogin(_)
         | StoreError::Compacted
         | StoreError::Denied { .. }
+        | StoreError::TooLarge { .. }
         | StoreError::AnotherCluster { .. }
         | StoreError::NoMember { .. }
         | StoreError::ManyClusters { .. } => error.to_string(),

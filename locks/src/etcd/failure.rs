@@ -34,6 +34,8 @@ pub(super) enum Failure {
     LoggedOut,
     /// The user that is logged in may not do that.
     Denied,
+    /// The answer is larger than what is taken.
+    TooLarge,
     /// It has no such lease.
     NoLease,
     /// The store's answer, whichever endpoint is asked.
@@ -53,14 +55,22 @@ impl Failure {
             | Failure::TooLate(_)
             | Failure::NoMember
             | Failure::AnotherCluster { .. } => true,
-            Failure::LoggedOut | Failure::Denied | Failure::NoLease | Failure::Store(_) => false,
+            Failure::LoggedOut
+            | Failure::Denied
+            | Failure::TooLarge
+            | Failure::NoLease
+            | Failure::Store(_) => false,
         }
     }
 
     /// Whether no other endpoint would answer otherwise.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Failure::LoggedOut | Failure::Denied | Failure::NoLease | Failure::Store(_) => true,
+            Failure::LoggedOut
+            | Failure::Denied
+            | Failure::TooLarge
+            | Failure::NoLease
+            | Failure::Store(_) => true,
             Failure::Endpoint(_)
             | Failure::Connecting(_)
             | Failure::TooLate(_)
@@ -87,6 +97,7 @@ impl Failure {
             Failure::NoMember => StoreError::NoMember { endpoint: Arc::clone(endpoint) },
             Failure::LoggedOut => StoreError::NoLogin("it wants one".into()),
             Failure::Denied => StoreError::Refused("permission denied".into()),
+            Failure::TooLarge => StoreError::Refused("the answer is too large".into()),
             Failure::NoLease => StoreError::Refused(NO_LEASE.into()),
             Failure::Store(error) => error,
         }
@@ -190,7 +201,9 @@ impl From<Error> for Failure {
                 Failure::Store(StoreError::Unavailable(message.into()))
             }
             // Our own limit on the size of an answer.
-            OUT_OF_RANGE => Failure::Store(StoreError::Refused(message.into())),
+            OUT_OF_RANGE => Failure::TooLarge,
+            // The limit of whoever stands between, in the words of gRPC's libraries.
+            RESOURCE_EXHAUSTED if message.contains("larger than max") => Failure::TooLarge,
             // Also of a transaction that only reads, by 3.5.1 (etcd-io/etcd#13429). The member does
             // well.
             RESOURCE_EXHAUSTED if message.contains("database space exceeded") => {

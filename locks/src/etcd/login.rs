@@ -73,7 +73,7 @@ async fn show(
         }
         Err(error) => Err(match Failure::from(error) {
             Failure::Store(StoreError::Refused(why)) => not_let_in(user, &why),
-            Failure::LoggedOut | Failure::Denied | Failure::NoLease => {
+            Failure::LoggedOut | Failure::Denied | Failure::TooLarge | Failure::NoLease => {
                 Failure::endpoint("it takes no login")
             }
             failure @ (Failure::Endpoint(_)

@@ -7,13 +7,10 @@ use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, Txn, TxnOp, T
 use fencepost_policy::Revision;
 
 use super::failure::Failure;
-use crate::store::{Answerer, KeyRange, KeyValue, RangeAnswer, RangeRead, Wanted};
+use crate::store::{Answerer, KeyRange, KeyValue, READ_BYTES_MAX, RangeAnswer, RangeRead, Wanted};
 
 /// The most operations that etcd takes in one transaction (`--max-txn-ops`).
 pub(super) const QUERY_RANGES_MAX: usize = 128;
-
-/// The largest answer that is taken.
-pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Ranges to read in one request: at one revision, by quorum.
 #[derive(Debug, Clone)]
@@ -64,7 +61,7 @@ impl Query {
 
     /// Asks.
     pub(super) async fn send(&self, client: Client) -> Result<Answer, Failure> {
-        let mut client = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+        let mut client = client.kv_client().max_decoding_message_size(READ_BYTES_MAX);
         if let [get] = &*self.0 {
             let mut response = client.get(get.key.clone(), Some(get.options.clone())).await?;
             let header = response.take_header();

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use super::endpoint::Connection;
 use super::endpoints::Endpoints;
 use super::failure::Failure;
-use super::query::{ANSWER_BYTES_MAX, end, key_value, revision, signed};
+use super::query::{end, key_value, revision, signed};
 use crate::store::{Event, RangeWatch, StoreError, Watch, WatchNews};
 
 /// How long all endpoints together may take to begin a watch, beside what each may take for its
@@ -27,6 +27,9 @@ pub(super) const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How much longer it may take for each range.
 const CREATE_TIMEOUT_PER_RANGE: Duration = Duration::from_millis(2);
+
+/// The largest message that is taken: a transaction may delete many keys.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// How long etcd may take to tell the past of a watch. It looks at watches that are behind every
 /// 100 ms, at so many at a time, and does not say when one has caught up: 3.4.23 and 3.5.1 answer a
@@ -247,7 +250,7 @@ async fn open(
     client: Client,
     ranges: &[RangeWatch],
 ) -> Result<(WatchRequestSender, WatchResponseStream), Failure> {
-    let mut client = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+    let mut client = client.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX);
     let stream = client.watch(ranges[0].range.first_key(), Some(options(0, &ranges[0]))).await?;
     Ok(stream.split())
 }

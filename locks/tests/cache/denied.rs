@@ -9,7 +9,7 @@ use fencepost_policy::{Layout, Revision};
 use tokio::time::Instant;
 
 use crate::world::{
-    Faults, MAX_AGE, SECOND, ask, glance, load, pass, play_faulty, template, track,
+    Faults, Lines, MAX_AGE, SECOND, ask, glance, load, pass, play_faulty, template, track,
 };
 
 /// What of the prefix `a/` is denied.
@@ -20,6 +20,8 @@ enum Denied {
     /// To read it as a whole, and none of its keys.
     Whole,
     All,
+    /// To read any of it: it is too large.
+    TooLarge,
 }
 
 /// Does not show what is denied.
@@ -27,6 +29,8 @@ enum Denied {
 struct Denying {
     store: MemoryStore,
     denied: Arc<Mutex<Denied>>,
+    /// How often it has refused what is too large.
+    too_large: Arc<Mutex<u32>>,
 }
 
 impl Denying {
@@ -39,9 +43,13 @@ impl Denying {
         let is_denied = |range: &KeyRange| match denied {
             Denied::Nothing => false,
             Denied::Whole => *range == KeyRange::Prefix((*b"a/").into()),
-            Denied::All => range.first_key().starts_with(b"a/"),
+            Denied::All | Denied::TooLarge => range.first_key().starts_with(b"a/"),
         };
         match ranges.find(|range| is_denied(range)) {
+            Some(range) if matches!(denied, Denied::TooLarge) => {
+                *self.too_large.lock().unwrap() += 1;
+                Err(StoreError::TooLarge { range: range.clone() })
+            }
             Some(range) => Err(StoreError::Denied { user: None, range: range.clone() }),
             None => Ok(()),
         }
@@ -235,4 +243,36 @@ async fn denied_key_keeps_no_other_of_its_request_from_being_read() {
         }
     })
     .await;
+}
+
+/// The process was not ready, and the log had two lines for each read.
+#[tokio::test(start_paused = true)]
+async fn too_large_lock_is_read_seldom_and_harms_no_other() {
+    let lines = Lines::collect();
+    play(async |denying, source| {
+        denying.deny(Denied::TooLarge);
+        denying.store.put("a/1/x", "x");
+        let of_other = denying.store.put("b/1", "x");
+        let large = track(source, "a/1", Layout::Election);
+        let other = track(source, "b/1", Layout::Key);
+        pass(SECOND * 2).await;
+        assert!(source.ready());
+        let before = *denying.too_large.lock().unwrap();
+        for _ in 0..200 {
+            assert_eq!(ask(&large, "x", of_other).await, "unverifiable");
+            assert_eq!(ask(&other, "x", of_other).await, "admit");
+            pass(SECOND / 10).await;
+        }
+        let refused = *denying.too_large.lock().unwrap() - before;
+        assert!((3..=5).contains(&refused), "every 5 s: {refused}");
+        let problem = large.describe(Instant::now()).problem.unwrap();
+        assert!(problem.contains("--prefix a/1/"), "{problem}");
+        denying.deny(Denied::Nothing);
+        pass(SECOND * 7).await;
+        assert!(large.is_known() && large.describe(Instant::now()).problem.is_none());
+    })
+    .await;
+    let told = lines.with("a/1/");
+    assert!(told.len() == 1 && told[0].contains("locks cannot be read"), "{told:?}");
+    assert_eq!(lines.with("the lock store fails"), [""; 0]);
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::world::{
-    Faults, MAX_AGE, SECOND, ask, glance, load, pass, play_faulty, template, track,
+    Faults, Lines, MAX_AGE, SECOND, ask, glance, load, pass, play_faulty, template, track,
 };
 
 /// A store that begins watches only while they are let, and fails reads on command.
@@ -21,6 +21,7 @@ struct Held {
     store: MemoryStore,
     watches: Arc<watch::Sender<bool>>,
     fails_reads: Arc<AtomicBool>,
+    refuses_watches: Arc<AtomicBool>,
 }
 
 impl Held {
@@ -29,6 +30,7 @@ impl Held {
             store: MemoryStore::new(),
             watches: Arc::new(watch::Sender::new(false)),
             fails_reads: Arc::default(),
+            refuses_watches: Arc::default(),
         }
     }
 
@@ -60,6 +62,9 @@ impl Faults for Held {
     }
 
     async fn before_watch(&self, _: &[RangeWatch]) -> Result<(), StoreError> {
+        if self.refuses_watches.load(Ordering::Relaxed) {
+            return Err(StoreError::Refused("no watch for you".into()));
+        }
         let mut let_watches = self.watches.subscribe();
         let_watches.wait_for(|are_let| *are_let).await.expect("the store is there");
         Ok(())
@@ -256,6 +261,26 @@ async fn first_failed_read_ends_all_waits() {
         // A read that was under way when the watch was lost tells nothing; the one behind it fails
         // 500 ms later.
         assert!(lost.elapsed() < SECOND * 2, "{:?}", lost.elapsed());
+    })
+    .await;
+}
+
+/// Each attempt was logged as an outage, and each read in between as its end: 2.7 lines a second.
+#[tokio::test(start_paused = true)]
+async fn refused_watch_is_logged_once() {
+    let (store, lines) = (Held::new(), Lines::collect());
+    store.let_watches(true);
+    store.refuses_watches.store(true, Ordering::Relaxed);
+    play_faulty(store, async |held_store, source| {
+        let (lock, at) = held(source, &held_store.store, false).await;
+        pass(SECOND * 60).await;
+        assert_eq!(ask(&lock, "a", at).await, "admit");
+        let told = lines.with("");
+        assert!(told.len() == 1 && told[0].contains("cannot be watched"), "{told:#?}");
+        held_store.refuses_watches.store(false, Ordering::Relaxed);
+        pass(SECOND * 3).await;
+        assert_eq!(lines.with("").len(), 2, "{:#?}", lines.with(""));
+        assert_eq!(lines.with("is watched again").len(), 1);
     })
     .await;
 }

@@ -1,6 +1,7 @@
 //! A store in memory, a source over it, and the questions that a proxy asks.
 
-use std::sync::Arc;
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost_locks::{
@@ -10,6 +11,7 @@ use fencepost_locks::{
 };
 use fencepost_policy::{EnterError, FenceToken, Layout, LockKey, Revision, Verdict};
 use tokio::time::Instant;
+use tracing::field::Field;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(5);
@@ -221,4 +223,46 @@ async fn settle(lock: &TrackedLock, owner: &str, at: Revision, linearizable: boo
         }
         timing.now = Instant::now();
     }
+}
+
+/// What this thread logs, from then on.
+pub(crate) struct Lines {
+    lines: Arc<Mutex<Vec<String>>>,
+    _guard: tracing::subscriber::DefaultGuard,
+}
+
+impl Lines {
+    pub(crate) fn collect() -> Lines {
+        let lines = Arc::default();
+        let _guard = tracing::subscriber::set_default(Collector(Arc::clone(&lines)));
+        Lines { lines, _guard }
+    }
+
+    /// The lines with that text.
+    pub(crate) fn with(&self, text: &str) -> Vec<String> {
+        self.lines.lock().unwrap().iter().filter(|line| line.contains(text)).cloned().collect()
+    }
+}
+
+struct Collector(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Collector {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = String::new();
+        event.record(&mut |_: &Field, value: &dyn Debug| _ = write!(line, "{value:?} "));
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
 }

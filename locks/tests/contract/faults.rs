@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use etcd_client::{AlarmAction, AlarmType};
 use fencepost_locks::{
-    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdWatch, LockStore, MemberProblem, RangeRead, RangeWatch,
-    StoreError, Wanted, WatchNews,
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdWatch, LockStore, MemberProblem, RangeRead,
+    RangeWatch, StoreError, Wanted, WatchNews,
 };
 use fencepost_policy::Revision;
 use fencepost_tests::{
-    Cluster, Etcd, EtcdSecurity, EtcdVersion, FreePort, GrpcProxy, PATIENCE, Relay, Scratch,
-    Tokens, eventually,
+    Cluster, Etcd, EtcdSecurity, EtcdVersion, FreePort, GrpcProxy, PATIENCE, Relay, Tokens,
+    eventually,
 };
 use tokio::time::{Instant, timeout};
 
 use crate::deadlines::timed;
 use crate::world::{
-    CALL_MAX, after, key, news, next, next_events, put, spelled, tls, transact, writer,
+    CALL_MAX, after, key, news, next, next_events, numbered, prefix, put, spelled, tls, transact,
+    writer,
 };
 
 every_version! {
@@ -40,6 +41,7 @@ every_version! {
     members_are_asked_side_by_side,
     a_dropped_watch_ends_in_etcd,
     alarms_and_versions_are_problems_of_members,
+    large_ranges_are_read_alone_or_refused_by_name,
     grpc_proxy_is_named_and_members_are_used_instead,
 }
 
@@ -500,6 +502,28 @@ async fn a_dropped_watch_ends_in_etcd(version: EtcdVersion) {
     eventually("one stream is left", async || (streams().await == 1).then_some(())).await;
     drop(running);
     eventually("etcd has ended the stream", async || (streams().await == 0).then_some(())).await;
+}
+
+/// A read of all locks failed for the queue of one, and did not say which.
+async fn large_ranges_are_read_alone_or_refused_by_name(version: EtcdVersion) {
+    let etcd = Etcd::start(version).await;
+    let (store, writer) = (store(&[etcd.endpoint()]), writer(&[etcd.endpoint()]).await);
+    let value = vec![b'v'; 1 << 20];
+    for number in 0..17 {
+        transact(&writer, vec![put(numbered("queue/", number), &value)]).await;
+    }
+    let counts = async |names: &[&str]| {
+        let read = |name: &&str| RangeRead { range: prefix(name), wanted: Wanted::All };
+        let answer = store.read(&names.iter().map(read).collect::<Vec<_>>()).await?;
+        Ok::<_, StoreError>(answer.ranges.iter().map(|range| range.count).collect::<Vec<_>>())
+    };
+    assert_eq!(counts(&["queue/0000", "lock", "queue/0001"]).await.unwrap(), [10, 0, 7]);
+    for names in [&["queue/"][..], &["lock", "queue/", "other"]] {
+        let error = counts(names).await.unwrap_err();
+        assert_eq!(error.refused_range(), Some(&prefix("queue/")), "{error}");
+    }
+    let told = store.members().await.swap_remove(0);
+    assert!(told.version.is_ok(), "the member is not suspect: {told:?}");
 }
 
 /// An alarm shows in no read.

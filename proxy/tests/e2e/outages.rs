@@ -451,6 +451,32 @@ async fn endpoints_of_two_clusters_admit_nobody_until_one_is_left() {
     assert!(reason(&answer).is_some(), "{answer:?}");
 }
 
+/// The process was not ready, and nothing said for which lock.
+#[tokio::test]
+async fn large_queue_is_named_and_holds_up_no_other_lock() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let (store, worker) = (Store::of(&etcd).await, Worker::start().await);
+    for number in 0..20 {
+        store.put(&format!("/queue/{number:x}"), vec![b'v'; 1 << 20]).await;
+    }
+    let queue = Route::new("queue", "/queue/", r#"key = "/queue", layout = "election""#);
+    let config = Config::of(&etcd, &worker, &[queue, Route::k()]);
+    let fence = Fencepost::serve(&config).await;
+    let holder = store.hold(LOCK, "shard-1").await;
+    for _ in 0..50 {
+        let ask = Ask::post("/queue/x").token("shard-1", "2");
+        let answer = send(&fence.listener, &Ledger::default(), ask).await;
+        assert_eq!(reason(&answer), Some("unverifiable"), "{answer:?}");
+        let answer = send(&fence.listener, &Ledger::default(), Ask::post("/").under(&holder)).await;
+        assert_eq!(answer.status, 200);
+    }
+    let says = "what the lock store has at --prefix /queue/ is too large";
+    assert_eq!(fence.log().matches(says).count(), 1, "{}", fence.log());
+    assert!(!fence.log().contains("answers again"), "{}", fence.log());
+    let checked = Written::new(&config.toml()).ask("check --live").await.ended(1);
+    assert!(checked.stdout.contains(&format!("lock /queue (election): {says}")), "{checked:?}");
+}
+
 /// No read shows either.
 #[tokio::test]
 async fn alarms_and_dead_members_are_told() {

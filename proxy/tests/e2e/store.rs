@@ -1,8 +1,9 @@
 //! The lock store, as masters use it.
 
-use etcd_client::{AlarmAction, AlarmType, 
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LeaderKey,
-    LockOptions, ProclaimOptions, PutOptions, ResignOptions, TlsOptions, Txn, TxnOp,
+use etcd_client::{
+    AlarmAction, AlarmType, Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions,
+    Identity, LeaderKey, LockOptions, ProclaimOptions, PutOptions, ResignOptions, TlsOptions, Txn,
+    TxnOp,
 };
 use fencepost_tests::{Etcd, EtcdSecurity};
 

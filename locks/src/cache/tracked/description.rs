@@ -48,7 +48,10 @@ impl TrackedLock {
             as_of: snapshot.map(|snapshot| snapshot.as_of),
             age: outlook.age(now),
             waiters: snapshot.map(|snapshot| Arc::clone(&snapshot.waiters)).unwrap_or_default(),
-            problem: outlook.problem().map(Arc::from),
+            problem: outlook.problem().map(Arc::from).or_else(|| {
+                let refused = self.common.health().too_large(self.range(), now)?;
+                Some(refused.to_string().into())
+            }),
             gate,
             left_behind_for: left_behind_until
                 .map(|until| until.saturating_duration_since(now))

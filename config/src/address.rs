@@ -132,6 +132,10 @@ impl HostPort {
             let port = port.parse().ok().filter(|port| is_number && *port != 0)?;
             Some((host_name(host)?.trim_matches(['[', ']']).to_owned(), port))
         });
+        if text.starts_with('[') && text.contains('%') {
+            let what = "an IPv6 address with a zone is not offered: write a global address, a unique local one (fc00::/7), or a host name";
+            return Err(format!("{what}, not {text:?}"));
+        }
         let what = r#"must name a host and a port from 1 to 65535, like "127.0.0.1:9000""#;
         let (host, port) = parts.ok_or_else(|| format!("{what}, not {text:?}"))?;
         Ok(HostPort { host, port })
@@ -140,6 +144,10 @@ impl HostPort {
     /// Reads `http://host:port` or `https://host:port`, the address of a member of the lock store,
     /// and whether it is the latter. Without a scheme it is the former, as etcdctl has it.
     pub(crate) fn parse_endpoint(text: &str) -> Result<(bool, HostPort), String> {
+        if text.starts_with("unix:") || text.starts_with("unixs:") {
+            let what = "etcd by a unix socket is not offered: have it listen on a loopback address too, and write";
+            return Err(format!("{what} \"http://127.0.0.1:2379\", not {text:?}"));
+        }
         let (is_secure, rest) = match text.split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),

@@ -56,6 +56,12 @@ const LAYOUTS: [(&str, Layout); 3] = [
     (Layout::Mutex.name(), Layout::Mutex),
 ];
 
+/// Whether a path to a field, `owner.id` or `/owner/id`, has a name that is empty.
+fn has_empty_name(path: &str) -> bool {
+    let (path, separator) = path.strip_prefix('/').map_or((path, '.'), |pointer| (pointer, '/'));
+    path.split(separator).any(str::is_empty)
+}
+
 const ELECTION_OWNER: &str = "the owner is the value of the leader's key, as it is";
 const MUTEX_OWNER: &str = "the owner is the full name of the contender's own key, since a human name would let \
     a stalled contender that queued earlier pass for its successor of the same name";
@@ -82,6 +88,9 @@ impl Lock {
         free_values.sort();
         let owner_field = t.text("owner_field", |field| match field {
             "" => Err("must be the name of a field of the JSON object, not empty".to_owned()),
+            field if has_empty_name(field) => Err(format!(
+                "must name a field at each step, like \"owner.id\" or \"/owner/id\", not {field:?}"
+            )),
             field => Ok(field.to_owned()),
         });
         let (record, owner) = match layout {

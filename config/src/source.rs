@@ -121,5 +121,10 @@ fn parse_username(name: &str) -> Result<String, String> {
 fn parse_cluster_id(text: &str) -> Result<u64, String> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let id = u64::from_str_radix(text, 16).ok().filter(|_| is_digits);
-    id.ok_or_else(|| must_be(r#"1 to 16 hexadecimal digits, like "cdf818194e3a8c32""#, text))
+    id.ok_or_else(|| {
+        let must = must_be(r#"1 to 16 hexadecimal digits, like "cdf818194e3a8c32""#, text);
+        // As etcdctl has it in JSON.
+        let decimal = text.parse::<u64>().ok().filter(|_| is_digits);
+        decimal.map_or(must.clone(), |id| format!("{must}: it is decimal, write \"{id:x}\""))
+    })
 }

@@ -25,7 +25,7 @@ pub(crate) fn run(input: &[u8]) {
     );
     assert_eq!(
         owner.is_presented_as(presented),
-        spelled(name) == spelled(presented),
+        decoded(name) == decoded(presented),
         "{owner} as {presented:?}"
     );
     // Otherwise a token would be worth more presented by one than by the other.
@@ -41,11 +41,18 @@ fn read_digit_by_digit(text: &[u8]) -> Option<u64> {
     number.filter(|number| *number <= i64::MAX.unsigned_abs())
 }
 
-/// Visible ASCII as it is, everything else as `%XX`.
-fn spelled(bytes: &[u8]) -> String {
-    let spell = |byte: &u8| match byte {
-        b'!'..=b'~' => char::from(*byte).to_string(),
-        other => format!("%{other:02X}"),
-    };
-    bytes.iter().map(spell).collect()
+/// Each `%XX` as the byte that it stands for.
+fn decoded(mut bytes: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::new();
+    while let [first, rest @ ..] = bytes {
+        let hex = std::str::from_utf8(rest.get(..2).unwrap_or_default()).unwrap_or_default();
+        let is_hex = hex.len() == 2 && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let (byte, rest) = match u8::from_str_radix(hex, 16) {
+            Ok(byte) if *first == b'%' && is_hex => (byte, &rest[2..]),
+            _ => (*first, rest),
+        };
+        decoded.push(byte);
+        bytes = rest;
+    }
+    decoded
 }

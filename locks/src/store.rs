@@ -280,7 +280,8 @@ pub enum StoreError {
     Compacted,
     /// It is not the store that answered before.
     #[error(
-        "endpoint {endpoint} belongs to cluster {found:x}, not to the pinned cluster {pinned:x}"
+        "endpoint {endpoint} belongs to cluster {found:x}, not to the pinned cluster {pinned:x}{}",
+        hint_of_decimal(*found, *pinned)
     )]
     AnotherCluster {
         /// Who answered.
@@ -326,6 +327,12 @@ impl StoreError {
             | StoreError::ManyClusters { .. } => None,
         }
     }
+}
+
+/// What to write where the pinned id is the found one in decimal, as etcdctl has it in JSON.
+fn hint_of_decimal(found: u64, pinned: u64) -> String {
+    let is_decimal = format!("{pinned:x}").parse() == Ok(found);
+    if is_decimal { format!(": cluster_id is decimal, write \"{found:x}\"") } else { String::new() }
 }
 
 pub(crate) fn belongings(endpoints: &[(Arc<str>, u64)]) -> String {

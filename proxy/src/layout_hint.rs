@@ -6,7 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencepost_config::Lock;
-use fencepost_locks::{KeyRange, LockDescription, LockStore, RangeRead, TrackedLock, Wanted};
+use fencepost_locks::{
+    KeyRange, LockDescription, LockStore, RangeAnswer, RangeRead, TrackedLock, Wanted,
+};
 use fencepost_policy::{Layout, LockKey};
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -40,6 +42,12 @@ struct Suspect {
     hint: Option<String>,
 }
 
+impl Suspect {
+    fn is_fresh(&self) -> bool {
+        self.looked_at.is_some_and(|looked_at| looked_at.elapsed() < FRESH_FOR)
+    }
+}
+
 impl LayoutHints {
     /// A request was refused because nobody holds that lock.
     pub fn suspect(&self, lock: &TrackedLock) {
@@ -48,6 +56,32 @@ impl LayoutHints {
         if locks.len() < LOCKS_MAX || locks.contains_key(&place) {
             locks.entry(place).or_default().refused = true;
         }
+    }
+
+    /// A request was refused because its owner does not hold that lock. If the lock is a `mutex`, and
+    /// the owner is the end of its holder's key, the sender sees that through a namespace.
+    pub fn suspect_owner(&self, lock: &TrackedLock, claimed: &[u8]) {
+        let LockDescription { key, layout: Layout::Mutex, holder: Some((owner, ..)), .. } =
+            lock.describe(Instant::now())
+        else {
+            return;
+        };
+        let namespace = owner.as_bytes().strip_suffix(claimed).filter(|_| claimed.contains(&b'/'));
+        let Some(namespace) = namespace.filter(|namespace| !namespace.is_empty()) else { return };
+        let hint = format!(
+            "its holder's key is {owner}, and requests name the end of it as their owner, as of a client with the namespace {:?} \
+             (clientv3/namespace): the owner is the whole key",
+            String::from_utf8_lossy(namespace)
+        );
+        let mut locks = self.lock();
+        let place = (lock.source().to_owned(), key);
+        let is_known = locks.get(&place).is_some_and(Suspect::is_fresh);
+        if is_known || (locks.len() >= LOCKS_MAX && !locks.contains_key(&place)) {
+            return;
+        }
+        tracing::warn!(source = lock.source(), lock = %place.1, "requests are refused as not-owner: {hint}");
+        let hint = Some(hint);
+        locks.insert(place, Suspect { looked_at: Some(Instant::now()), refused: false, hint });
     }
 
     /// What is known of a lock.
@@ -98,12 +132,9 @@ impl LayoutHints {
     /// A lock to look at now, and whether requests were refused since the last look. Forgets those
     /// with neither a hint nor a refusal.
     fn due(&self) -> Option<((String, LockKey), bool)> {
-        let is_fresh = |suspect: &Suspect| {
-            suspect.looked_at.is_some_and(|looked_at| looked_at.elapsed() < FRESH_FOR)
-        };
         let mut locks = self.lock();
-        locks.retain(|_, suspect| is_fresh(suspect) || suspect.refused || suspect.hint.is_some());
-        let (place, suspect) = locks.iter().find(|(_, suspect)| !is_fresh(suspect))?;
+        locks.retain(|_, suspect| suspect.is_fresh() || suspect.refused || suspect.hint.is_some());
+        let (place, suspect) = locks.iter().find(|(_, suspect)| !suspect.is_fresh())?;
         Some((place.clone(), suspect.refused))
     }
 
@@ -131,9 +162,10 @@ pub(crate) async fn hint(store: &impl LockStore, lock: &LockDescription) -> Opti
         Layout::Key => KeyRange::Prefix(below.as_bytes().into()),
         Layout::Mutex | Layout::Election => KeyRange::Key(key.as_bytes().into()),
     };
-    let reads = [RangeRead { range: elsewhere, wanted: Wanted::Count }];
-    let answer = timeout(PATIENCE, store.read(&reads)).await.ok()?.ok()?;
-    let found = answer.ranges.first().filter(|range| range.count > 0)?.count;
+    let found = read(store, elsewhere, Wanted::Count).await?.count;
+    if found == 0 {
+        return namespace_hint(store, lock).await;
+    }
     Some(match lock.layout {
         Layout::Key => {
             let keys = if found == 1 { "is 1 key" } else { &format!("are {found} keys") };
@@ -146,23 +178,54 @@ pub(crate) async fn hint(store: &impl LockStore, lock: &LockDescription) -> Opti
     })
 }
 
+async fn read(store: &impl LockStore, range: KeyRange, wanted: Wanted) -> Option<RangeAnswer> {
+    let read = [RangeRead { range, wanted }];
+    timeout(PATIENCE, store.read(&read)).await.ok()?.ok()?.ranges.pop()
+}
+
+/// Where the lock is, if a client sees it through a namespace (`clientv3/namespace`): a key that ends
+/// with the lock's, or, below that, with the id of a lease. Looks only at a small store.
+async fn namespace_hint(store: &impl LockStore, lock: &LockDescription) -> Option<String> {
+    let all = KeyRange::Prefix([].into());
+    if read(store, all.clone(), Wanted::Count).await?.count > KEYS_MAX {
+        return None;
+    }
+    let found = read(store, all, Wanted::All).await?.keys;
+    let mut keys = found.iter().filter_map(|one| std::str::from_utf8(&one.key).ok());
+    let namespace = keys.find_map(|key| match lock.layout {
+        // `/app/k` may well be a lock of its own, beside `/k`.
+        Layout::Key => key.strip_suffix(lock.key.as_str()).filter(|before| before.ends_with('/')),
+        Layout::Mutex | Layout::Election => {
+            let (name, lease) = key.rsplit_once('/')?;
+            let is_lease = lease.bytes().all(|digit| digit.is_ascii_hexdigit());
+            name.strip_suffix(lock.key.as_str()).filter(|_| is_lease)
+        }
+    })?;
+    let key = format!("{namespace}{}", lock.key);
+    let owner = match lock.layout {
+        Layout::Mutex => format!(
+            "; the owner is the whole name of the holder's own key then, with {namespace:?} before it"
+        ),
+        Layout::Key | Layout::Election => String::new(),
+    };
+    Some(format!(
+        "nobody holds it, but there is {key}, as of a client with the namespace {namespace:?} (clientv3/namespace): write key = {key:?}{owner}"
+    ))
+}
+
 const KEPT_BELOW: &str = "etcdctl lock keeps its locks so (layout = \"mutex\"), and etcdctl elect (layout = \"election\")";
 
-/// How many keys are looked at for a template. It is only a hint.
+/// How many keys are looked at for a template or a namespace. It is only a hint.
 const KEYS_MAX: u64 = 1_000;
 
 /// Like [`hint`], for all locks of a template: there are keys, and all are where another layout has
 /// them.
 pub(crate) async fn hint_of_template(store: &impl LockStore, lock: &Lock) -> Option<String> {
     let (template, layout) = (&lock.key, lock.record.layout());
-    let read = async |wanted| {
-        let read = [RangeRead { range: record_range(lock), wanted }];
-        timeout(PATIENCE, store.read(&read)).await.ok()?.ok()?.ranges.pop()
-    };
-    if !(1..=KEYS_MAX).contains(&read(Wanted::Count).await?.count) {
+    if !(1..=KEYS_MAX).contains(&read(store, record_range(lock), Wanted::Count).await?.count) {
         return None;
     }
-    let found = read(Wanted::All).await?.keys;
+    let found = read(store, record_range(lock), Wanted::All).await?.keys;
     let keys = || found.iter().filter_map(|one| std::str::from_utf8(&one.key).ok());
     let mut itself = keys().filter(|key| template.matches_key(key));
     let mut below = keys()

@@ -158,10 +158,13 @@ impl RequestContext {
             return;
         }
         // As rarely as it is logged.
-        if let (Some(_), Some(Rejection::NoOwner), Some(lock)) =
-            (left_out, outcome.rejection(), subject.tracked)
-        {
-            process.layout_hints.suspect(lock);
+        match (left_out, outcome.rejection(), subject.tracked) {
+            (Some(_), Some(Rejection::NoOwner), Some(lock)) => process.layout_hints.suspect(lock),
+            (Some(_), Some(Rejection::NotOwner), Some(lock)) => {
+                let owner = subject.owner.map(|owner| owner.as_bytes()).unwrap_or_default();
+                process.layout_hints.suspect_owner(lock, owner);
+            }
+            _ => {}
         }
         let decision = Box::new(Decision {
             id,

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use fencepost_policy::{
     Contender, Content, KeyEvent, Layout, LockKey, Owner, QueueEvent, QueueTrack, Write,
 };
-use serde::Deserializer;
-use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::error::Category;
 
 use super::cache_view::Problem;
@@ -22,8 +23,8 @@ pub struct RecordFormat {
     pub layout: Layout,
     /// Layout `key`: values, or owners, that mean that nobody holds the lock.
     pub free_values: Vec<Bytes>,
-    /// Layout `key`: the value is a JSON object, and this field of it is the owner. Without it, the
-    /// value is the owner.
+    /// Layout `key`: the value is a JSON object, and the field at this path is the owner. Without it,
+    /// the value is the owner.
     pub owner_field: Option<String>,
 }
 
@@ -53,38 +54,69 @@ impl RecordFormat {
     }
 }
 
-/// The field of a JSON object. What is wrong is told without the value: a log is no place for it.
+/// The owner in a JSON object, at that path. What is wrong is told without the value: a log is no
+/// place for it.
 fn owner_in(value: &[u8], field: &str) -> Result<String, String> {
     // The reader below does not look into what it passes over.
     let text =
         std::str::from_utf8(value).map_err(|_| "is not UTF-8, as JSON has to be".to_owned())?;
+    let path = path(field);
     let mut json = serde_json::Deserializer::from_str(text);
-    let found = json.deserialize_map(FieldOf(field)).and_then(|found| json.end().map(|()| found));
+    let found = At(&path).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
     let found = found.map_err(|error| match error.classify() {
-        Category::Data => "is JSON, but not an object".to_owned(),
+        Category::Data if path.len() == 1 => "is JSON, but not an object".to_owned(),
+        Category::Data => format!("is JSON, but not with an object at each step of {field:?}"),
         Category::Io | Category::Syntax | Category::Eof => {
             format!("is not JSON (line {}, column {})", error.line(), error.column())
         }
     })?;
     match found {
-        Found::Once(serde_json::Value::String(owner)) => Ok(owner),
-        Found::Once(_) => Err(format!("has a field {field:?} that is not a string")),
+        Found::Once(Value::String(owner)) => Ok(owner),
+        // Any other number has several spellings, or is not kept exactly.
+        Found::Once(Value::Number(owner)) if owner.is_i64() || owner.is_u64() => {
+            Ok(owner.to_string())
+        }
+        Found::Once(_) => Err(format!(
+            "has a field {field:?} that is neither a string nor a whole number of 64 bits"
+        )),
         Found::Missing => Err(format!("is a JSON object without the field {field:?}")),
         // Readers of JSON disagree on which of them counts (RFC 8259, section 4).
         Found::Twice => Err(format!("is a JSON object that names the field {field:?} twice")),
     }
 }
 
-/// Looks for one field of a JSON object, which a map of all its fields would find once at most.
-struct FieldOf<'f>(&'f str);
+/// The names of fields, from the outermost on: `owner.id`, or as a JSON pointer (RFC 6901)
+/// `/owner/id`, by which a name may have a dot in it.
+fn path(field: &str) -> Vec<String> {
+    match field.strip_prefix('/') {
+        Some(pointer) => {
+            pointer.split('/').map(|name| name.replace("~1", "/").replace("~0", "~")).collect()
+        }
+        None => field.split('.').map(str::to_owned).collect(),
+    }
+}
+
+/// Looks for a value at a path, which a map of all fields would find once at most.
+struct At<'p>(&'p [String]);
 
 enum Found {
     Missing,
-    Once(serde_json::Value),
+    Once(Value),
     Twice,
 }
 
-impl<'de> Visitor<'de> for FieldOf<'_> {
+impl<'de> DeserializeSeed<'de> for At<'_> {
+    type Value = Found;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Found, D::Error> {
+        if self.0.is_empty() {
+            return Value::deserialize(json).map(Found::Once);
+        }
+        json.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for At<'_> {
     type Value = Found;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,17 +124,16 @@ impl<'de> Visitor<'de> for FieldOf<'_> {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<Found, M::Error> {
-        let mut found = Found::Missing;
+        let mut found = None;
         while let Some(name) = fields.next_key::<String>()? {
-            if name == self.0 {
-                let value = fields.next_value()?;
-                found =
-                    if matches!(found, Found::Missing) { Found::Once(value) } else { Found::Twice };
+            if name == self.0[0] {
+                let inner = fields.next_value_seed(At(&self.0[1..]))?;
+                found = Some(if found.is_none() { inner } else { Found::Twice });
             } else {
                 fields.next_value::<IgnoredAny>()?;
             }
         }
-        Ok(found)
+        Ok(found.unwrap_or(Found::Missing))
     }
 }
 
@@ -230,7 +261,14 @@ mod tests {
         check(field, r#"{"owner":"none"}"#, Ok(Content::Free));
         check(field, "", Ok(Content::Free));
         check(field, r#"{"holder":"a"}"#, Err("is a JSON object without the field \"owner\""));
-        check(field, r#"{"owner":7}"#, Err("has a field \"owner\" that is not a string"));
+        check(field, r#"{"owner":7}"#, owner("7"));
+        check(field, r#"{"owner":-18446744073709551}"#, owner("-18446744073709551"));
+        check(field, r#"{"owner":18446744073709551615}"#, owner("18446744073709551615"));
+        for other in ["18446744073709551616", "7.0", "1e3", "-0", "null", "true", "[]", "{}"] {
+            let neither =
+                "has a field \"owner\" that is neither a string nor a whole number of 64 bits";
+            check(field, &format!(r#"{{"owner":{other}}}"#), Err(neither));
+        }
         check(
             field,
             r#"{"owner":"a","owner":"b"}"#,
@@ -246,5 +284,32 @@ mod tests {
             check(field, json, Err("is JSON, but not an object"));
         }
         check(field, "shard-1", Err("is not JSON (line 1, column 1)"));
+    }
+
+    #[test]
+    fn owner_field_may_be_a_path_through_objects() {
+        for field in ["spec.holder.id", "/spec/holder/id"] {
+            let at = Some(field);
+            let error = |text: &str| format!("{text} {field:?}");
+            check(at, r#"{"id":"x","spec":{"n":[{"id":"y"}],"holder":{"id":"a"}}}"#, owner("a"));
+            check(at, r#"{"spec":{"holder":{"id":12}}}"#, owner("12"));
+            check(
+                at,
+                r#"{"spec":{"holder":{}}}"#,
+                Err(&error("is a JSON object without the field")),
+            );
+            for value in [r#"{"spec":"a"}"#, r#"{"spec":{"holder":[{"id":"a"}]}}"#] {
+                check(at, value, Err(&error("is JSON, but not with an object at each step of")));
+            }
+            for value in [
+                r#"{"spec":{"holder":{"id":"a"}},"spec":{}}"#,
+                r#"{"spec":{},"spec":{"holder":{"id":"a"}}}"#,
+                r#"{"spec":{"holder":{"id":"a","id":"a"}}}"#,
+            ] {
+                let twice = format!("is a JSON object that names the field {field:?} twice");
+                check(at, value, Err(&twice));
+            }
+        }
+        check(Some("/a.b/c~1d"), r#"{"a.b":{"c/d":"x"},"a":{"b":"y"}}"#, owner("x"));
     }
 }

@@ -124,7 +124,7 @@ async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
         let scene = Scene::open(version, &[route]).await;
         let good = Tenure::new("shard-1", scene.store.put("/k", r#"{"holder":"shard-1"}"#).await);
         scene.admits("/", &good).await;
-        let unread = r#"shard-1||{|{"owner":"shard-1"}|{"holder":7}|{"holder":null}|["holder"]|"shard-1"|{"holder":"shard-1"} x|{"holder":"shard-2","holder":"shard-1"}"#;
+        let unread = r#"shard-1||{|{"owner":"shard-1"}|{"holder":7.5}|{"holder":null}|["holder"]|"shard-1"|{"holder":"shard-1"} x|{"holder":"shard-2","holder":"shard-1"}"#;
         for record in unread.split('|') {
             let revision = scene.store.put("/k", record).await;
             for token in

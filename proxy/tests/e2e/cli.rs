@@ -663,7 +663,9 @@ async fn check_and_explain_point_at_another_layout() {
     let (store, worker) = (Store::of(&etcd).await, Worker::start().await);
     store.put("/queued/694d", "").await;
     store.put("/plain", "shard-1").await;
+    store.put("app//spaced/694d", "").await;
     let routes = [
+        Route::new("spaced", "/spaced/", r#"key = "/spaced", layout = "mutex""#),
         Route::new("queued", "/queued/", r#"key = "/queued""#),
         Route::new("plain", "/plain/", r#"key = "/plain", layout = "mutex""#),
         Route::new("free", "/", r#"key = "/free""#),
@@ -676,7 +678,10 @@ async fn check_and_explain_point_at_another_layout() {
                   and etcdctl elect (layout = \"election\")";
     let plain = "nobody holds it and nothing is below /plain/, where layout = \"mutex\" has its keys, but /plain itself is \
                  there (layout = \"key\")";
+    let spaced = "nobody holds it, but there is app//spaced, as of a client with the namespace \"app/\" (clientv3/namespace): write \
+                  key = \"app//spaced\"; the owner is the whole name of the holder's own key then, with \"app/\" before it";
     let expected = [
+        format!("warning: route spaced: lock /spaced: {spaced}"),
         format!("warning: route queued: lock /queued: {queued}"),
         format!("warning: route plain: lock /plain: {plain}"),
     ];

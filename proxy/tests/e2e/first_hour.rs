@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::cli::{Ran, Written, fencepost};
 use crate::fencepost::{Config, Fencepost, Route};
-use crate::refusal::assert_refused;
+use crate::refusal::{assert_refused, reason};
 use crate::scene::{Ask, Scene};
-use crate::store::Layout;
+use crate::store::{Layout, Tenure};
 
 const VERSION: EtcdVersion = EtcdVersion::V3_5;
 
@@ -132,7 +132,7 @@ async fn wrong_layout_is_told_by_the_running_process() {
         })
         .await;
         assert!(found.starts_with(&hint), "{found}");
-        scene.fence.has_logged(&format!("requests are refused as no-owner: {hint}"));
+        scene.fence.until_log(&format!("requests are refused as no-owner: {hint}")).await;
         let text = scene.fence.admin("GET", "/shadow?format=text").await.text();
         assert!(text.contains(&format!("Lock {lock} of source main: {hint}")), "{text}");
     }
@@ -176,4 +176,25 @@ async fn check_names_the_layout_of_templated_locks() {
          there (layout = \"key\")",
     ];
     assert_eq!(warnings, expected, "{stdout}");
+}
+
+/// A master over `clientv3/namespace` does not see the namespace before its own key.
+#[tokio::test]
+async fn owner_without_its_namespace_gets_a_hint() {
+    let lock = r#"key = "app//k", layout = "mutex""#;
+    let scene = Scene::open(VERSION, &[Route::new("k", "/", lock)]).await;
+    let session = scene.store.session("shard-1").await;
+    let Tenure { owner, revision } =
+        scene.store.acquire(Layout::Mutex, "app//k", &session).await.tenure;
+    let seen = owner.strip_prefix("app/").unwrap();
+    for _ in 0..2 {
+        let answer = scene.send(Ask::post("/").token(seen, &revision.to_string())).await;
+        assert_eq!(reason(&answer), Some("not-owner"), "{answer:?}");
+    }
+    let hint = format!("requests are refused as not-owner: its holder's key is {owner}, ");
+    scene.fence.until_log(&hint).await;
+    assert_eq!(scene.fence.log().matches(&hint).count(), 1);
+    let escaped = owner.replace('/', "%2f");
+    assert_eq!(scene.send(Ask::post("/").token(&escaped, &revision.to_string())).await.status, 200);
+    scene.finish().await;
 }

@@ -42,6 +42,8 @@ pub struct Limits {
     pub body_bytes_max: Option<u64>,
     /// How long connecting to a worker may take.
     pub connect_timeout: Duration,
+    /// How often a connection to a worker that could not be opened is tried again.
+    pub connect_retries: u32,
     /// How long an idle connection to a worker is kept.
     pub upstream_idle_timeout: Duration,
     /// Connections per worker thread and upstream.
@@ -81,6 +83,7 @@ impl Limits {
             body_rate_min: t.size("body_rate_min", 0..=1 << 20, 128),
             body_bytes_max: t.optional("body_bytes_max", Size, 0..=1 << 40),
             connect_timeout: t.time("connect_timeout", 10..=MINUTE, 2 * SECOND),
+            connect_retries: t.count("connect_retries", 0..=100, 3),
             upstream_idle_timeout: t.time("upstream_idle_timeout", 10..=10 * MINUTE, SECOND),
             upstream_connections_max: t.count("upstream_connections_max", 1..=100_000, 1_024),
             buffer_body_max: t.size("buffer_body_max", 0..=16 << 20, 64 << 10),

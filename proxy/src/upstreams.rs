@@ -144,6 +144,7 @@ fn upstream(
     };
     Ok(Upstream {
         connections_max: limits.upstream_connections_max,
+        connect_retries: limits.connect_retries,
         quota: quota.clone(),
         idle_timeout: limits.upstream_idle_timeout,
         unacknowledged_max,

@@ -45,6 +45,16 @@ impl UpstreamError {
         UpstreamError::Unreachable(Arc::new(cause))
     }
 
+    /// Whether another try may succeed: a worker that restarts refuses connections, or closes them
+    /// before it has sent anything.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            UpstreamError::Unreachable(_) => true,
+            UpstreamError::Tls { failure, .. } => failure.is_loss(),
+            UpstreamError::Handshake(_) | UpstreamError::Timeout | UpstreamError::Crowded => false,
+        }
+    }
+
     pub(super) fn handshake(cause: hyper::Error) -> UpstreamError {
         UpstreamError::Handshake(Arc::new(cause))
     }

@@ -44,7 +44,7 @@ pub(super) struct Http1 {
     /// Whether all that was begun on it has ended, and nothing is left to be written.
     is_clean: bool,
     /// Count the connection in its pool and in all.
-    _counted: (QuotaPermit, Box<dyn Any>),
+    _counted: (Rc<QuotaPermit>, Box<dyn Any>),
 }
 
 impl Http1 {
@@ -52,7 +52,7 @@ impl Http1 {
     pub(super) async fn new(
         socket: Socket,
         made_with: Option<Arc<ClientConfig>>,
-        counted: (QuotaPermit, Box<dyn Any>),
+        counted: (Rc<QuotaPermit>, Box<dyn Any>),
     ) -> hyper::Result<Box<Http1>> {
         let io = TokioIo::new(socket.clone());
         let (mut sender, connection) =

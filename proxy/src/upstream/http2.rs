@@ -65,7 +65,7 @@ pub(super) struct Http2 {
     leaving: Cell<usize>,
     /// When the last stream ended.
     idle_since: Cell<Instant>,
-    _permit: QuotaPermit,
+    _permit: Rc<QuotaPermit>,
 }
 
 /// The right to one stream of a connection.
@@ -82,7 +82,7 @@ impl Http2 {
     /// take more, and write them later.
     pub(super) async fn begin(
         opened: Opened,
-        permit: QuotaPermit,
+        permit: Rc<QuotaPermit>,
         streams_max: usize,
         changed: Rc<Notify>,
     ) -> Result<Rc<Http2>, UpstreamError> {
@@ -123,8 +123,10 @@ impl Http2 {
         tokio::select! {
             biased;
             failure = &mut failure => Err(match failure {
-                Ok(Some(error)) => UpstreamError::handshake(error),
-                Ok(None) | Err(_) => UpstreamError::unreachable(io::ErrorKind::ConnectionAborted.into()),
+                Ok(Some(error)) if has_spoken() || connection.socket.tls_failure().is_some() => {
+                    UpstreamError::handshake(error)
+                }
+                _ => UpstreamError::unreachable(io::ErrorKind::ConnectionAborted.into()),
             }),
             () = connection.turns.until(has_spoken) => Ok(Rc::clone(&connection)),
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use scopeguard::guard;
 use tokio::sync::{Mutex, Notify};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::connect::open;
 use super::error::UpstreamError;
@@ -25,6 +25,11 @@ use crate::wire::{Background, Socket};
 
 /// How often the log repeats a complaint about a worker.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The pause before a connection is tried again. Each further pause is four times as long.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(1250);
 
 /// How long a client may leave a piece of its response lying while others wait for a connection.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(1);
@@ -348,7 +353,8 @@ impl Shared {
             pool.changed.notify_waiters();
         });
         tokio::task::spawn_local(async move {
-            let opened = timeout_at(deadline, pool.connect(wants, permit, place)).await;
+            let connecting = pool.connect_patiently(wants, permit, place, deadline);
+            let opened = timeout_at(deadline, connecting).await;
             if is_for_all {
                 pool.has_failed.set(!matches!(opened, Ok(Ok(()))));
             }
@@ -361,12 +367,38 @@ impl Shared {
         });
     }
 
+    /// Opens a connection, and tries again while the worker may be restarting: nothing of a request
+    /// has been sent. The last try precedes the deadline, so that requests fail for its reason.
+    async fn connect_patiently(
+        self: &Rc<Self>,
+        wants: Wants,
+        permit: QuotaPermit,
+        mut place: Option<Box<dyn Any>>,
+        deadline: Instant,
+    ) -> Result<(), UpstreamError> {
+        let permit = Rc::new(permit);
+        let (mut retries, mut pause) = (self.upstream.connect_retries, RETRY_PAUSE);
+        loop {
+            let opened = self.connect(wants, &permit, &mut place).await;
+            let is_awaited = retries > 0 && self.queue(wants).waiting.get() > 0;
+            match opened {
+                Err(error) if is_awaited && error.may_pass() => {
+                    let (upstream, error) = (&self.upstream.address, WithCauses(&error));
+                    tracing::debug!(%upstream, %error, retries, "a connection is tried again");
+                }
+                opened => return opened,
+            }
+            sleep(pause.min((deadline - Instant::now()) * 7 / 8)).await;
+            (retries, pause) = (retries - 1, (4 * pause).min(RETRY_PAUSE_MAX));
+        }
+    }
+
     /// Opens a connection, and takes it in.
     async fn connect(
         self: &Rc<Self>,
         wants: Wants,
-        permit: QuotaPermit,
-        place: Option<Box<dyn Any>>,
+        permit: &Rc<QuotaPermit>,
+        place: &mut Option<Box<dyn Any>>,
     ) -> Result<(), UpstreamError> {
         let opened = open(&self.upstream, wants).await?;
         if wants == Wants::Either {
@@ -378,12 +410,13 @@ impl Shared {
                 if place.is_none() && self.http1_open.get() >= self.upstream.connections_max {
                     return Ok(());
                 }
-                let place = place.unwrap_or_else(|| self.place());
-                let made = Http1::new(socket, opened.made_with, (permit, place)).await;
+                let counted = (Rc::clone(permit), place.take().unwrap_or_else(|| self.place()));
+                let made = Http1::new(socket, opened.made_with, counted).await;
                 self.take_in(made.map_err(UpstreamError::handshake)?);
             }
             Protocol::Http2 => {
                 let changed = Rc::clone(&self.changed);
+                let permit = Rc::clone(permit);
                 let begun = Http2::begin(opened, permit, self.upstream.streams_max, changed).await;
                 let connection = begun.inspect_err(|_| self.complain_of_loss(&socket))?;
                 self.http2.borrow_mut().push(connection);

@@ -25,6 +25,8 @@ pub struct Upstream {
     pub connections_max: usize,
     /// Open connections of all threads, to this and other upstreams.
     pub quota: ConnectionQuota,
+    /// How often a connection that could not be opened is tried again.
+    pub connect_retries: u32,
     /// Requests of one worker thread that may wait for a connection. Further requests fail at once.
     /// A wait costs little.
     pub waiting_max: usize,
@@ -71,6 +73,7 @@ impl Upstream {
             speaks,
             connections_max: 1024,
             quota: ConnectionQuota::unlimited(),
+            connect_retries: 3,
             waiting_max: 10_000, // As many as there are clients, by default.
             streams_max: 100,
             idle_timeout: Duration::from_secs(1),

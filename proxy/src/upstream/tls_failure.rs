@@ -23,6 +23,11 @@ impl TlsFailure {
     pub(super) fn of(cause: io::Error) -> TlsFailure {
         TlsFailure { cause: Arc::new(cause) }
     }
+
+    /// Whether the connection was lost, without a word of TLS on why.
+    pub(super) fn is_loss(&self) -> bool {
+        self.cause.get_ref().is_none_or(|cause| !cause.is::<rustls::Error>())
+    }
 }
 
 impl fmt::Display for TlsFailure {

@@ -113,8 +113,8 @@ async fn an_absent_worker_is_logged_once_for_many_requests() {
     let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let (store, nobody) = (Store::of(&etcd).await, FreePort::reserve());
     let upstream = format!("http://{}", nobody.address());
-    let config = Config::new(&[etcd.endpoint()], &upstream, &[quick_to_age()]).threads(1);
-    let fence = Fencepost::serve(&config).await;
+    let config = Config::new(&[etcd.endpoint()], &upstream, &[quick_to_age()]);
+    let fence = Fencepost::serve(&config.threads(1).limit("connect_retries = 0")).await;
     let present = store.hold(LOCK, "shard-1").await;
     let token =
         [("Fence-Owner", present.owner.clone()), ("Fence-Revision", present.revision.to_string())];

@@ -380,10 +380,11 @@ fn an_upload_queued_in_h2_never_becomes_whole_after_its_tenure() {
 
 fn pool(worker: SocketAddr) -> Pool {
     let (host, port) = (worker.ip().to_string(), worker.port());
-    let upstream = Upstream::new(
+    let mut upstream = Upstream::new(
         UpstreamAddress::Tcp(HostPort { host, port }),
         Speaks::Cleartext(Protocol::Http2),
     );
+    upstream.connect_retries = 0;
     Pool::new(upstream, Background::default())
 }
 

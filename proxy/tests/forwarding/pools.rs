@@ -1,14 +1,21 @@
 //! Connections to the worker: kept, checked, shared and limited.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::thread;
 
 use fencepost::server::Protocol;
 use fencepost::upstream::{Ending, Speaks, Upstream};
 use fencepost_config::{HostPort, UpstreamAddress};
 use http::{Request, StatusCode};
 
-use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker};
+use crate::support::{
+    Certificates, Client, Event, Frames, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings,
+    TlsWorker, Worker,
+};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 
@@ -357,7 +364,101 @@ fn a_full_queue_and_a_long_wait_are_answered() {
 #[test]
 fn a_worker_that_is_not_there_is_reported() {
     let nowhere = UpstreamAddress::Unix("/nonexistent/worker.sock".into());
-    let proxy = Proxy::before_address(nowhere, Settings::default());
+    let settings = Settings { connect_retries: 1, ..Settings::default() };
+    let proxy = Proxy::before_address(nowhere, settings);
     assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 503 "));
     assert!(proxy.events().is_empty());
+}
+
+/// Answers one request.
+fn answer(mut stream: impl Read + Write) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+}
+
+#[test]
+fn requests_wait_for_a_worker_that_restarts() {
+    let check = |address: UpstreamAddress, comes_back: &dyn Fn()| {
+        let proxy = Proxy::before_address(address, Settings::default());
+        let mut clients: Vec<Client> = (0..4).map(|_| proxy.client()).collect();
+        clients.iter_mut().for_each(|client| client.send(GET));
+        for client in &mut clients {
+            assert_eq!(client.within(MOMENT), b"", "there is nobody yet");
+        }
+        comes_back();
+        for client in &mut clients {
+            assert!(client.head().starts_with("HTTP/1.1 200 "));
+        }
+        assert_eq!(proxy.wait_for_events(4), [Event::Finished(Ending::Complete); 4]);
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("worker.sock");
+    check(UpstreamAddress::Unix(path.clone()), &|| {
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || listener.incoming().for_each(|stream| answer(stream.unwrap())));
+    });
+    // An address of its own, whose ports no client of another test gets.
+    let restarting = TcpListener::bind("127.53.8.1:0").unwrap().local_addr().unwrap();
+    let host = restarting.ip().to_string();
+    check(UpstreamAddress::Tcp(HostPort { host, port: restarting.port() }), &|| {
+        let listener = TcpListener::bind(restarting).unwrap();
+        thread::spawn(move || listener.incoming().for_each(|stream| answer(stream.unwrap())));
+    });
+}
+
+/// Before a worker whose first connections are closed without a word, as by a balancer or a worker
+/// that is about to leave. Counts all that were opened.
+fn closing_first(closed: usize, worker: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, opened) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+    let count = Arc::clone(&opened);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            if count.fetch_add(1, Ordering::Relaxed) < closed {
+                continue;
+            }
+            let (client, worker) = (stream.unwrap(), TcpStream::connect(worker).unwrap());
+            for (mut from, mut to) in
+                [(client.try_clone().unwrap(), worker.try_clone().unwrap()), (worker, client)]
+            {
+                thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    (address, opened)
+}
+
+#[test]
+fn a_connection_lost_before_any_request_is_opened_again() {
+    let worker = Worker::by_hand();
+    let (address, _) = closing_first(2, worker.address());
+    let h2c = Settings { upstream_protocol: Protocol::Http2, ..Settings::default() };
+    let proxy = Proxy::with(address, h2c.clone());
+    let mut client = proxy.client();
+    client.send(GET);
+    Frames::with_streams(worker.next(), 100).at_stream_1().answers(1, &mut client);
+
+    let certificates = Certificates::new();
+    let worker = TlsWorker::start(certificates.server(&["http/1.1"]));
+    let (address, _) = closing_first(2, worker.address());
+    let upstream_tls = Some(certificates.client());
+    let proxy = Proxy::with(address, Settings { upstream_tls, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request().unwrap();
+    peer.respond("hello");
+    assert_eq!(client.answer().1, b"hello");
+
+    for connect_retries in [0, 2] {
+        let (address, opened) = closing_first(usize::MAX, worker.address());
+        let proxy = Proxy::with(address, Settings { connect_retries, ..h2c.clone() });
+        assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 503 "));
+        assert_eq!(opened.load(Ordering::Relaxed), 1 + connect_retries as usize);
+    }
 }

@@ -47,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) waiting_max: usize,
     pub(crate) ready_timeout: Duration,
     pub(crate) idle_timeout: Duration,
+    pub(crate) connect_retries: u32,
     pub(crate) unacknowledged_max: Duration,
     pub(crate) upstream_protocol: Protocol,
     /// The worker is behind TLS, and `upstream_protocol` nothing to it.
@@ -74,6 +75,7 @@ impl Default for Settings {
             waiting_max: 64,
             ready_timeout: Duration::from_secs(10),
             idle_timeout: 10 * PATIENCE,
+            connect_retries: 3,
             unacknowledged_max: Duration::from_secs(15),
             upstream_protocol: Protocol::Http1,
             upstream_tls: None,
@@ -144,6 +146,7 @@ impl Proxy {
             upstream.quota = settings.quota.clone();
             upstream.waiting_max = settings.waiting_max;
             upstream.idle_timeout = settings.idle_timeout;
+            upstream.connect_retries = settings.connect_retries;
             upstream.unacknowledged_max = settings.unacknowledged_max;
             let forwarder = Rc::new(Forwarder {
                 pool: Pool::new(upstream, thread.background),

@@ -110,7 +110,12 @@ impl<'t> Table<'t> {
 
     /// `false` by default.
     pub(crate) fn flag(&mut self, key: Key) -> bool {
-        let value = self.read(key, "true or false", DeValue::as_bool).unwrap_or(false);
+        self.flag_or(key, false)
+    }
+
+    /// [`flag`](Self::flag), with a default.
+    pub(crate) fn flag_or(&mut self, key: Key, default: bool) -> bool {
+        let value = self.read(key, "true or false", DeValue::as_bool).unwrap_or(default);
         self.record(key, if value { "true" } else { "false" });
         value
     }

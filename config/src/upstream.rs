@@ -3,11 +3,13 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::address::{Address, HostPort, unix_path, without_login};
 use crate::problem::must_be;
 use crate::reader::Table;
 use crate::tls::{ClientTls, check_host};
+use crate::units::{HOUR, SECOND, Unit};
 
 /// The worker that a route forwards to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -16,6 +18,10 @@ pub struct Upstream {
     pub address: UpstreamAddress,
     /// What it speaks.
     pub protocol: UpstreamProtocol,
+    /// Whether an HTTP/1.1 connection carries another request after its first.
+    pub keepalive: bool,
+    /// How long a connection gets requests; 1 s to 24 h; `None`: for ever.
+    pub connection_age_max: Option<Duration>,
 }
 
 impl Upstream {
@@ -24,7 +30,13 @@ impl Upstream {
         let url = t.required("upstream", r#"the worker, like "http://127.0.0.1:9000""#, parse_url);
         // Read in any case, so that all of its problems are noted.
         let files = t.table("upstream_tls", ClientTls::read);
+        let keepalive = t.flag_or("upstream_keepalive", true);
+        let connection_age_max =
+            t.optional("upstream_connection_age_max", Unit::Time, SECOND..=24 * HOUR);
         let (address, scheme) = url?;
+        if !keepalive && scheme == Scheme::H2c {
+            t.problem("upstream_keepalive", NO_KEEPALIVE);
+        }
         let protocol = match scheme {
             Scheme::Http => UpstreamProtocol::Http1,
             Scheme::H2c => UpstreamProtocol::H2c,
@@ -51,10 +63,13 @@ impl Upstream {
         if scheme != Scheme::Https && t.is_written("upstream_tls") {
             t.problem("upstream_tls", "means nothing to a worker that is spoken to in cleartext");
         }
-        Some(Upstream { address, protocol })
+        let connection_age_max = connection_age_max.map(Duration::from_millis);
+        Some(Upstream { address, protocol, keepalive, connection_age_max })
     }
 }
 
+const NO_KEEPALIVE: &str = "an HTTP/2 connection carries many requests at a time: write \
+    upstream_connection_age_max to have it replaced";
 const MISSING_NAME: &str = "missing: the name in the certificate of a worker behind a unix socket";
 const MISSING_TLS: &str = "missing: it says whose certificates are believed of an https upstream, as in \
     { ca = \"/etc/fencepost/worker-ca.pem\" }";
@@ -202,7 +217,7 @@ mod tests {
                 UpstreamProtocol::Tls(UpstreamTls { files, server_name: "worker".to_owned() })
             }
         };
-        Upstream { address, protocol }.to_string()
+        Upstream { address, protocol, keepalive: true, connection_age_max: None }.to_string()
     }
 
     #[test]

@@ -145,6 +145,8 @@ fn upstream(
     Ok(Upstream {
         connections_max: limits.upstream_connections_max,
         connect_retries: limits.connect_retries,
+        keepalive: configured.keepalive,
+        connection_age_max: configured.connection_age_max,
         quota: quota.clone(),
         idle_timeout: limits.upstream_idle_timeout,
         unacknowledged_max,

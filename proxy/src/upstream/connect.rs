@@ -58,6 +58,7 @@ const REFUSAL_MAX: Duration = Duration::from_secs(1);
 /// Opens a connection. By TLS, the worker picks what is spoken on it, of what would do.
 pub(super) async fn open(upstream: &Upstream, wants: Wants) -> Result<Opened, UpstreamError> {
     let transport = connect(upstream).await.map_err(UpstreamError::unreachable)?;
+    let wants = if upstream.keepalive { wants } else { Wants::Http1 };
     match &upstream.speaks {
         Speaks::Cleartext(protocol) => {
             Ok(Opened { socket: Socket::upstream(transport), protocol: *protocol, made_with: None })

@@ -34,6 +34,8 @@ pub(super) struct Http1 {
     /// How much had been read when a request went out whose response has no head yet.
     read_before_head: Rc<Cell<Option<u64>>>,
     driver: JoinHandle<Bytes>,
+    /// When it was opened.
+    pub(super) opened: Instant,
     /// When its last response ended; when it was opened, if there was none.
     pub(super) idle_since: Instant,
     /// `None`: without TLS.
@@ -65,14 +67,15 @@ impl Http1 {
             Rc::clone(&read_before_head),
         ));
         let ready = sender.ready().await;
-        let (idle_since, is_clean) = (Instant::now(), true);
+        let (opened, is_clean) = (Instant::now(), true);
         let connection = Http1 {
             sender,
             socket,
             turns,
             read_before_head,
             driver,
-            idle_since,
+            opened,
+            idle_since: opened,
             made_with,
             is_spoilt: false,
             is_clean,
@@ -113,6 +116,12 @@ impl Http1 {
     /// The head of the response has come.
     pub(super) fn answered(&self) {
         self.read_before_head.set(None);
+    }
+
+    /// Whether it was kept after an earlier request, and has brought nothing for this one.
+    pub(super) fn was_closed_while_kept(&self) -> bool {
+        self.idle_since > self.opened
+            && self.read_before_head.get() == Some(self.socket.bytes_read())
     }
 
     /// Sees to it that no other request is sent over it.

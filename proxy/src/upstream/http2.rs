@@ -58,6 +58,8 @@ pub(super) struct Http2 {
     has_allowed_any: Cell<bool>,
     /// `None`: without TLS.
     made_with: Option<Arc<ClientConfig>>,
+    /// When it was opened.
+    pub(super) opened: Instant,
     streams: Cell<usize>,
     /// How many requests on it were given up before their end.
     given_up: Cell<u32>,
@@ -107,6 +109,7 @@ impl Http2 {
             changed,
             has_allowed_any: Cell::new(false),
             made_with,
+            opened: Instant::now(),
             streams: Cell::new(0),
             given_up: Cell::new(0),
             leaving: Cell::new(0),

@@ -122,7 +122,8 @@ impl Pool {
     pub fn new(upstream: Upstream, background: Background) -> Pool {
         let picked = match upstream.speaks {
             Speaks::Cleartext(protocol) => protocol,
-            Speaks::Tls(_) => Protocol::Http2,
+            Speaks::Tls(_) if upstream.keepalive => Protocol::Http2,
+            Speaks::Tls(_) => Protocol::Http1,
         };
         Pool {
             shared: Rc::new(Shared {
@@ -218,6 +219,17 @@ impl Pool {
         self.shared.complain_of_loss(socket);
     }
 
+    /// A kept connection ended under a request of which the worker has said nothing. Where that
+    /// happens again, the log names the settings that help.
+    pub(super) fn lost_while_kept(&self) {
+        if !self.is_news("kept") && self.is_news("kept again") {
+            let upstream = &self.upstream().address;
+            tracing::warn!(%upstream, "the worker closes kept connections without Connection: close, \
+                and requests that meet the end are lost: set upstream_keepalive = false on its routes, \
+                or limits.upstream_idle_timeout below the worker's own");
+        }
+    }
+
     /// Whether the log has not said that of the worker for a while.
     pub fn is_news(&self, what: &str) -> bool {
         self.shared.is_news(what)
@@ -282,6 +294,7 @@ impl Shared {
         connection.idle_since.elapsed() < self.upstream.idle_timeout
             && connection.is_usable()
             && self.upstream.is_current(connection.made_with())
+            && !self.upstream.is_aged(connection.opened)
     }
 
     /// A stream of an HTTP/2 connection. Those that would be made otherwise by now get no more of
@@ -290,7 +303,9 @@ impl Shared {
         let upstream = &self.upstream;
         let mut open = self.http2.borrow_mut();
         open.retain(|one| {
-            one.is_kept(upstream.idle_timeout) && upstream.is_current(one.made_with())
+            one.is_kept(upstream.idle_timeout)
+                && upstream.is_current(one.made_with())
+                && !upstream.is_aged(one.opened)
         });
         let stream = |worn: bool| {
             let mut fit = open.iter().filter(|connection| connection.is_worn() == worn);

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use http::{Method, Request};
+use http::header::CONNECTION;
+use http::{HeaderValue, Method, Request};
 use http_body::Body;
 use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::time::Instant;
@@ -18,6 +19,8 @@ use super::request_form;
 use super::target::{Timeouts, Wants};
 use super::turns::Turns;
 use crate::wire::Socket;
+
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// Waits for the head of a response.
 ///
@@ -48,6 +51,9 @@ impl ReadyConnection {
         let copy = match &link {
             Link::Http1(_) => {
                 request_form::for_http1(&mut request);
+                if !pool.upstream().keepalive && wants == Wants::Either {
+                    request.headers_mut().insert(CONNECTION, CLOSE);
+                }
                 None
             }
             Link::Http2(stream) => {

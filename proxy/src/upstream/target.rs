@@ -9,6 +9,7 @@ use http::header::UPGRADE;
 use http::{HeaderValue, Request};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tokio::time::Instant;
 
 use super::quota::ConnectionQuota;
 use super::request_body::RequestBody;
@@ -27,6 +28,11 @@ pub struct Upstream {
     pub quota: ConnectionQuota,
     /// How often a connection that could not be opened is tried again.
     pub connect_retries: u32,
+    /// Whether an HTTP/1.1 connection carries another request after its first. If not, requests ask
+    /// the worker to close, and TLS offers HTTP/1.1 only.
+    pub keepalive: bool,
+    /// A connection that has been open for so long gets no more requests.
+    pub connection_age_max: Option<Duration>,
     /// Requests of one worker thread that may wait for a connection. Further requests fail at once.
     /// A wait costs little.
     pub waiting_max: usize,
@@ -74,6 +80,8 @@ impl Upstream {
             connections_max: 1024,
             quota: ConnectionQuota::unlimited(),
             connect_retries: 3,
+            keepalive: true,
+            connection_age_max: None,
             waiting_max: 10_000, // As many as there are clients, by default.
             streams_max: 100,
             idle_timeout: Duration::from_secs(1),
@@ -85,6 +93,11 @@ impl Upstream {
     /// Whether there may be one more HTTP/2 connection beside so many.
     pub(super) fn has_room_for_http2(&self, has: usize) -> bool {
         has < self.connections_max && self.quota.has_room(has)
+    }
+
+    /// Whether a connection that was opened then gets no more requests.
+    pub(super) fn is_aged(&self, opened: Instant) -> bool {
+        self.connection_age_max.is_some_and(|age_max| opened.elapsed() >= age_max)
     }
 
     /// Whether a connection to it may speak that.

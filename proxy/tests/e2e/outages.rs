@@ -1,5 +1,6 @@
 //! A lock store that stops, breaks, or goes back.
 
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use etcd_client::AlarmType;
@@ -144,6 +145,37 @@ async fn an_absent_worker_is_logged_once_for_many_requests() {
             && warned[0].contains("refused"),
         "{log}"
     );
+}
+
+/// As uwsgi's `--http-socket` and small embedded servers do.
+#[tokio::test]
+async fn a_worker_that_drops_kept_connections_is_logged() {
+    let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            for answer in ["HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""] {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    head.extend(byte);
+                }
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        }
+    });
+    let route = Route::k().with(r#"mode = "off""#);
+    let config = Config::new(&[etcd.endpoint()], &upstream, &[route]).threads(1);
+    let fence = Fencepost::serve(&config.limit(r#"upstream_idle_timeout = "1m""#)).await;
+    for status in [200, 502, 200, 502] {
+        let answer = request(fence.listener.clone(), "GET", "/", &[], b"").await.unwrap();
+        assert_eq!(answer.status, status, "{}", answer.text());
+    }
+    let is_named = async || fence.log().contains("upstream_keepalive = false").then_some(());
+    eventually("the log names the setting", is_named).await;
 }
 
 #[tokio::test]

@@ -462,3 +462,68 @@ fn a_connection_lost_before_any_request_is_opened_again() {
         assert_eq!(opened.load(Ordering::Relaxed), 1 + connect_retries as usize);
     }
 }
+
+#[test]
+fn without_keepalive_each_request_has_its_own_connection() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { keepalive: false, ..keeping() });
+    let mut client = proxy.client();
+    for (request, answer) in [
+        (GET, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+        (GET, "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n"),
+        (GET, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"),
+        ("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nhi", "HTTP/1.1 204 OK\r\n\r\n"),
+    ] {
+        client.send(request);
+        let mut peer = worker.next();
+        let (head, _) = peer.next_request().unwrap();
+        assert_eq!(crate::support::field(&head, "connection"), Some("close"), "{head}");
+        peer.send(answer);
+        client.answer();
+        assert_eq!(peer.until_end(), b"", "{answer}");
+    }
+    assert_eq!(proxy.wait_for_events(4), [Event::Finished(Ending::Complete); 4]);
+}
+
+#[test]
+fn without_keepalive_tls_offers_http1_only() {
+    let certificates = Certificates::new();
+    let worker = TlsWorker::start(certificates.server(&["h2", "http/1.1"]));
+    let upstream_tls = Some(certificates.client());
+    let settings = Settings { keepalive: false, upstream_tls, ..Settings::default() };
+    let proxy = Proxy::with(worker.address(), settings);
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    assert_eq!(peer.protocol(), Some(&b"http/1.1"[..]));
+    peer.next_request().unwrap();
+    peer.respond("hello");
+    assert_eq!(client.answer().1, b"hello");
+}
+
+#[test]
+fn a_connection_beyond_its_age_gets_no_more_requests() {
+    let aged = Settings { connection_age_max: Some(MOMENT), ..keeping() };
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), aged.clone());
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
+    assert_eq!(client.within(2 * MOMENT), b"");
+    peer.respond("old");
+    assert_eq!(client.answer().1, b"old");
+    client.send(GET);
+    let mut fresh = worker.next();
+    fresh.next_request().unwrap();
+    fresh.respond("fresh");
+    assert_eq!(client.answer().1, b"fresh");
+    assert_eq!(peer.until_end(), b"");
+
+    let proxy =
+        Proxy::with(worker.address(), Settings { upstream_protocol: Protocol::Http2, ..aged });
+    let (mut first, mut second) = (proxy.client(), proxy.client());
+    first.send(GET);
+    let mut old = Frames::with_streams(worker.next(), 100).at_stream_1();
+    assert_eq!(first.within(2 * MOMENT), b"");
+    second.send(GET);
+    Frames::with_streams(worker.next(), 100).at_stream_1().answers(1, &mut second);
+    old.answers(1, &mut first); // What was under way goes on.
+}

@@ -74,6 +74,9 @@ impl<P: Permit> AtWorker<P> {
             error.take_message().map(|request| Box::new(request.map(Outgoing::into_body)));
         let error = error.into_error();
         self.pool.lost(self.link.socket());
+        if matches!(&self.link, Link::Http1(connection) if connection.was_closed_while_kept()) {
+            self.pool.lost_while_kept();
+        }
         let broken = self.upload.as_ref().and_then(|upload| upload.broken());
         let refused = was_refused(&error);
         let copy = if refused { copy } else { None };
@@ -175,7 +178,8 @@ impl<P: Permit> AtWorker<P> {
         let is_ambiguous = response_head::is_ambiguous(&head.headers, head.status, is_head);
         // To a worker that has spoken HTTP/1.0 hyper speaks HTTP/1.0 from then on, which has no
         // chunks: an upload of unknown length would be sent without its body.
-        if is_ambiguous || head.version == Version::HTTP_10 {
+        let is_last = !self.pool.upstream().keepalive;
+        if is_ambiguous || is_last || head.version == Version::HTTP_10 {
             connection.spoil();
         }
         !is_ambiguous

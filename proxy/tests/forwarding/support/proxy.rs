@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) ready_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) connect_retries: u32,
+    pub(crate) keepalive: bool,
+    pub(crate) connection_age_max: Option<Duration>,
     pub(crate) unacknowledged_max: Duration,
     pub(crate) upstream_protocol: Protocol,
     /// The worker is behind TLS, and `upstream_protocol` nothing to it.
@@ -76,6 +78,8 @@ impl Default for Settings {
             ready_timeout: Duration::from_secs(10),
             idle_timeout: 10 * PATIENCE,
             connect_retries: 3,
+            keepalive: true,
+            connection_age_max: None,
             unacknowledged_max: Duration::from_secs(15),
             upstream_protocol: Protocol::Http1,
             upstream_tls: None,
@@ -147,6 +151,8 @@ impl Proxy {
             upstream.waiting_max = settings.waiting_max;
             upstream.idle_timeout = settings.idle_timeout;
             upstream.connect_retries = settings.connect_retries;
+            upstream.keepalive = settings.keepalive;
+            upstream.connection_age_max = settings.connection_age_max;
             upstream.unacknowledged_max = settings.unacknowledged_max;
             let forwarder = Rc::new(Forwarder {
                 pool: Pool::new(upstream, thread.background),

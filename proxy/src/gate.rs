@@ -91,6 +91,7 @@ async fn send(
         late: route.orphan_timeout,
     };
     let wants = Wants::of(&request);
+    let mut last_refused = None;
     for attempt in 0..SENDS_MAX {
         let Sendable { ready, permit, place, at } =
             permit(context, wants, in_flight, &mut authorization).await?;
@@ -111,10 +112,11 @@ async fn send(
                 authorization.show(context, answer.headers_mut());
                 return Ok(boxed(|| answer));
             }
-            Err(SendError::Unsent(unsent)) => {
+            Err(SendError::Unsent { admitted, refused }) => {
                 let permit;
-                (request, permit) = unsent.into_parts();
+                (request, permit) = admitted.into_parts();
                 drop(permit); // It leaves the gate.
+                last_refused = refused;
             }
             Err(
                 error @ (SendError::NoAnswer { .. }
@@ -126,7 +128,11 @@ async fn send(
             }
         }
     }
-    Err(context.fail(Failure::Unreachable))
+    if last_refused.is_none() {
+        return Err(context.fail(Failure::Unreachable));
+    }
+    let declined = SendError::NoAnswer { forwarded: Forwarded::No, source: last_refused };
+    Err(context.no_answer(&declined))
 }
 
 /// A request that may be sent, now.
@@ -241,7 +247,7 @@ impl RequestContext {
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => Failure::Declined,
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. }
             | SendError::Coded
-            | SendError::Unsent(_) => Failure::NoAnswer,
+            | SendError::Unsent { .. } => Failure::NoAnswer,
         };
         // A body that did not arrive is the client's fault; a request that was cut with its tenure
         // is ours.

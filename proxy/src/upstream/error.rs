@@ -72,9 +72,14 @@ pub enum Forwarded {
 /// Why a request has no answer.
 #[derive(thiserror::Error)]
 pub enum SendError<P> {
-    /// Nothing of it was sent: it may leave the gate and enter again.
+    /// The worker has not looked at it: it may leave the gate and enter again.
     #[error("the upstream connection was lost before the request was sent")]
-    Unsent(Box<Admitted<Box<Request<RequestBody>>, P>>),
+    Unsent {
+        /// The request and its permit.
+        admitted: Box<Admitted<Box<Request<RequestBody>>, P>>,
+        /// How the worker refused it. `None` if nothing of it was sent.
+        refused: Option<hyper::Error>,
+    },
     /// It was sent, and the connection was lost before an answer.
     #[error("{}", match .forwarded {
         Forwarded::No => "the upstream refused the request",
@@ -116,9 +121,11 @@ impl<P> fmt::Debug for SendError<P> {
 /// Why a worker's response did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ResponseBodyError {
-    /// The connection was lost.
+    /// The connection was lost. What hyper says is not the `source`: the server side of hyper would
+    /// find the worker's reason for a reset there, and pass it on. `REFUSED_STREAM` tells a client
+    /// that nothing was processed.
     #[error("the upstream connection was lost in the middle of the response")]
-    Lost(#[source] Option<hyper::Error>),
+    Lost(Option<hyper::Error>),
     /// The worker was silent for too long.
     #[error("the upstream stayed silent in the middle of the response")]
     Silent,

@@ -39,8 +39,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// Servers end connections with many resets, and with them what is under way there: clients who
 /// reset their requests are many to us, and one to the worker.
 const GIVEN_UP_MAX: u32 = 64;
-/// A connection that has been blocked for so long gets no more requests.
-const BLOCKED_MAX: Duration = Duration::from_millis(100);
+/// A connection that has been blocked for so long gets no more requests, and so does one with a
+/// response that its client has not read for so long, if there may be another.
+pub(super) const BLOCKED_MAX: Duration = Duration::from_millis(100);
 
 /// `None` once it has ended, as it does when the worker takes its leave: only when it is gone does
 /// hyper hand back what still waited there.
@@ -63,6 +64,9 @@ pub(super) struct Http2 {
     streams: Cell<usize>,
     /// How many requests on it were given up before their end.
     given_up: Cell<u32>,
+    /// How many responses on it have waited for their clients: the worker keeps what it cannot send,
+    /// and some (Node) then refuse new streams of the connection.
+    held_up: Cell<usize>,
     /// How many requests are to leave it, or it ends.
     leaving: Cell<usize>,
     /// When the last stream ended.
@@ -75,6 +79,8 @@ pub(super) struct Stream {
     connection: Rc<Http2>,
     /// Whether a request went out on it and has not come to its end.
     is_under_way: bool,
+    /// Whether its response has waited for its client.
+    is_held_up: bool,
     /// Whether the connection gets no more requests as long as this one is there.
     is_leaving: bool,
 }
@@ -112,6 +118,7 @@ impl Http2 {
             opened: Instant::now(),
             streams: Cell::new(0),
             given_up: Cell::new(0),
+            held_up: Cell::new(0),
             leaving: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
             _permit: permit,
@@ -156,12 +163,18 @@ impl Http2 {
             return None;
         }
         self.streams.set(self.streams.get() + 1);
-        Some(Stream { connection: Rc::clone(self), is_under_way: false, is_leaving: false })
+        Some(Stream {
+            connection: Rc::clone(self),
+            is_under_way: false,
+            is_held_up: false,
+            is_leaving: false,
+        })
     }
 
-    /// Whether so many requests on it were given up that another is better.
+    /// Whether another is better: many requests on it were given up, the worker has complained, or
+    /// a client reads too slowly.
     pub(super) fn is_worn(&self) -> bool {
-        self.given_up.get() >= GIVEN_UP_MAX
+        self.given_up.get() >= GIVEN_UP_MAX || self.held_up.get() > 0
     }
 
     /// Whether the worker has not been reading for a while: what is begun now would wait.
@@ -235,6 +248,18 @@ impl Stream {
         }
     }
 
+    /// Its client lets its response wait.
+    pub(super) fn is_held_up(&mut self) {
+        if !std::mem::replace(&mut self.is_held_up, true) {
+            self.connection.held_up.set(self.connection.held_up.get() + 1);
+        }
+    }
+
+    /// The worker has complained of the connection.
+    pub(super) fn wears_out(&self) {
+        self.connection.given_up.set(GIVEN_UP_MAX);
+    }
+
     /// Request and response have come to their ends.
     pub(super) fn ends(mut self) {
         self.is_under_way = false;
@@ -245,6 +270,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let connection = &*self.connection;
         connection.leaving.set(connection.leaving.get() - usize::from(self.is_leaving));
+        connection.held_up.set(connection.held_up.get() - usize::from(self.is_held_up));
         connection.given_up.set(connection.given_up.get() + u32::from(self.is_under_way));
         connection.streams.set(connection.streams.get() - 1);
         if connection.streams.get() == 0 {
@@ -334,11 +360,17 @@ where
 /// Whether hyper says that the worker has not looked at a request: it refused the stream, or left
 /// it out of those that it was going to finish when it closed.
 pub(super) fn was_refused(error: &hyper::Error) -> bool {
-    let source = std::error::Error::source(error);
-    let Some(error) = source.and_then(|source| source.downcast_ref::<h2::Error>()) else {
-        return false;
-    };
+    let Some(error) = of_h2(error) else { return false };
     let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     let beyond_last = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
     error.is_remote() && (refused || beyond_last)
+}
+
+/// Whether the worker says that there is too much going on on its connection.
+pub(super) fn complains(error: &hyper::Error) -> bool {
+    of_h2(error).is_some_and(|error| error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM))
+}
+
+fn of_h2(error: &hyper::Error) -> Option<&h2::Error> {
+    std::error::Error::source(error)?.downcast_ref()
 }

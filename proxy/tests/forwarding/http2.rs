@@ -1,5 +1,7 @@
 //! HTTP/2 on either side and on both.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use fencepost::server::Protocol;
 use fencepost::upstream::{Ending, Timeouts};
@@ -7,8 +9,8 @@ use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
 use crate::support::{
-    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, Proxy, Settings, Worker, field,
-    read, some,
+    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, PATIENCE, Proxy, Settings,
+    Worker, field, read, some,
 };
 
 fn to_http2() -> Settings {
@@ -262,7 +264,9 @@ async fn a_reset_stream_never_looks_whole_to_an_http1_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_response_never_looks_whole_to_the_client() {
-    for reason in [Reason::INTERNAL_ERROR, Reason::NO_ERROR] {
+    let reasons = [Reason::INTERNAL_ERROR, Reason::NO_ERROR, Reason::CANCEL];
+    // Passed on, these would tell the client that nothing was processed.
+    for reason in reasons.into_iter().chain([Reason::REFUSED_STREAM, Reason::ENHANCE_YOUR_CALM]) {
         let (mut worker, proxy, mut client) = between_http2().await;
         let response = client.send(get("/")).await;
         let (_request, mut answer) = worker.next().await;
@@ -271,10 +275,31 @@ async fn a_reset_response_never_looks_whole_to_the_client() {
         let mut told = response.await.unwrap().into_body();
         assert_eq!(told.data().await.unwrap().unwrap(), "half");
         telling.send_reset(reason);
-        let end = told.data().await;
-        assert!(matches!(end, Some(Err(_))), "{reason:?}: {end:?}");
+        let end = told.data().await.unwrap().unwrap_err();
+        assert_eq!(end.reason(), Some(Reason::INTERNAL_ERROR), "{reason:?}");
         assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Reset)]);
     }
+}
+
+/// Node refuses new streams of a connection on which it keeps much that a client does not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unread_response_has_its_connection_to_itself() {
+    let (mut worker, proxy, mut slow) = between_http2().await;
+    let unread = slow.send(get("/")).await;
+    let (_request, mut answer) = worker.next().await;
+    let mut telling = answer.send_response(Response::new(()), false).unwrap();
+    telling.send_data(Bytes::from(vec![0; 20_000_000]), true).unwrap();
+    let unread = unread.await.unwrap();
+    let mut others = Http2Client::connect(proxy.address()).await;
+    let deadline = Instant::now() + PATIENCE;
+    while worker.connections() == 1 {
+        assert!(Instant::now() < deadline, "they share its connection");
+        let response = others.send(get("/")).await;
+        let (_request, mut answer) = worker.next().await;
+        answer.send_response(Response::new(()), true).unwrap();
+        assert_eq!(response.await.unwrap().status(), 200);
+    }
+    assert_eq!(read(unread.into_body()).await.unwrap().0.len(), 20_000_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,13 +14,14 @@ use fencepost::upstream::{
 use fencepost::wire::Background;
 use fencepost_config::{HostPort, UpstreamAddress};
 use futures_util::future::join_all;
+use h2::Reason;
 use http::Request;
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::Instant;
 
 use crate::support::{
-    Event, Frame, Frames, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker,
+    Event, Frame, Frames, MOMENT, PATIENCE, Peer, Proxy, Scene, Settings, Tenures, Worker,
     write_until_blocked,
 };
 
@@ -147,6 +148,47 @@ fn a_connection_after_goaway_gets_no_more_requests() {
         second.send(DELETE);
     }
     old.answers(1, &mut first);
+}
+
+#[test]
+fn a_connection_on_which_the_worker_complains_is_left() {
+    for by_goaway in [false, true] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::with(worker.address(), to_http2());
+        let (mut first, mut second, mut third) = (proxy.client(), proxy.client(), proxy.client());
+        first.send(GET);
+        let mut old = Frames::with_streams(worker.next(), 100).at_stream_1();
+        second.send(DELETE);
+        assert_eq!(old.next(), Frame::Headers { stream: 3 });
+        if by_goaway {
+            old.take_leave_for(Reason::ENHANCE_YOUR_CALM, 3);
+        } else {
+            old.reset(3, Reason::ENHANCE_YOUR_CALM);
+            assert!(second.answer().0.starts_with("HTTP/1.1 502 "));
+            assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+        }
+        third.send(DELETE);
+        Frames::with_streams(worker.next(), 100).at_stream_1().answers(1, &mut third);
+        old.answers(1, &mut first); // What is under way there goes on.
+        if by_goaway {
+            old.answers(3, &mut second);
+        }
+    }
+}
+
+#[test]
+fn a_request_refused_again_and_again_is_declined() {
+    let scene = Scene::speaking("h2c", "", "");
+    let mut client = scene.get(&scene.hold("a"));
+    let mut frames = Frames::with_streams(scene.worker.next(), 100);
+    for stream in [1, 3, 5, 7] {
+        assert_eq!(frames.next(), Frame::Headers { stream });
+        frames.reset(stream, Reason::REFUSED_STREAM);
+    }
+    let (head, body) = client.answer();
+    assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+    let body = String::from_utf8(body).unwrap();
+    assert!(body.contains("worker-declined") && body.contains(r#""forwarded":false"#), "{body}");
 }
 
 /// Sends uploads beside the one request that there is, and gives them up.
@@ -465,7 +507,7 @@ async fn a_request_queued_in_h2_never_goes_out_after_its_end() {
                 .header("host", "test")
                 .body(RequestBody::from_bytes("".into()))
                 .unwrap();
-            let timeouts = Timeouts { silence, total: None, late: PATIENCE };
+            let timeouts = Timeouts { silence, late: PATIENCE, ..Timeouts::default() };
             let sent = ready.send(
                 Admitted::new(Box::new(request), Told(permit)),
                 timeouts,

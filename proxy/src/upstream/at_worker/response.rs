@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use crate::upstream::error::{Forwarded, ResponseBodyError, SendError};
 use crate::upstream::fields::{self, KeptFields};
 use crate::upstream::handed_over::Outgoing;
 use crate::upstream::here::Here;
-use crate::upstream::http2::was_refused;
+use crate::upstream::http2::{BLOCKED_MAX, complains, was_refused};
 use crate::upstream::link::Link;
 use crate::upstream::permit::{Admitted, Ending, Permit};
 use crate::upstream::relay::{Reading, Relay};
@@ -78,6 +78,7 @@ impl<P: Permit> AtWorker<P> {
             self.pool.lost_while_kept();
         }
         let broken = self.upload.as_ref().and_then(|upload| upload.broken());
+        self.note_complaint(&error);
         let refused = was_refused(&error);
         let copy = if refused { copy } else { None };
         let (why, ending) = match (returned.or(copy), broken) {
@@ -85,7 +86,8 @@ impl<P: Permit> AtWorker<P> {
                 let AtWorker { permit, client, .. } = *self;
                 let unsent = Admitted::new(request, ScopeGuard::into_inner(permit));
                 // Where nobody is left to send it again, the permit is given back with it.
-                return client.fail(SendError::Unsent(Box::new(unsent)));
+                let (admitted, refused) = (Box::new(unsent), refused.then_some(error));
+                return client.fail(SendError::Unsent { admitted, refused });
             }
             (None, Some(Broken::ByClient(fault))) => {
                 (ResponseBodyError::Unfinished(fault).into(), Ending::BodyCut)
@@ -150,6 +152,7 @@ impl<P: Permit> AtWorker<P> {
             return self.complete(Some(answer)).await;
         }
         if let Some(Err(error)) = here.next.take_if(|next| next.is_err() && here.data.is_empty()) {
+            self.note_complaint(&error);
             let ending = self.loss();
             self.client.end(ResponseBodyError::Lost(Some(error)));
             return self.end(ending).await;
@@ -245,7 +248,10 @@ impl<P: Permit> AtWorker<P> {
                     return self.complete(None).await;
                 }
                 Ok(None) => Some((ResponseBodyError::Lost(None), self.loss())),
-                Ok(Some(Err(error))) => Some((ResponseBodyError::Lost(Some(error)), self.loss())),
+                Ok(Some(Err(error))) => {
+                    self.note_complaint(&error);
+                    Some((ResponseBodyError::Lost(Some(error)), self.loss()))
+                }
                 Err(event) => self.react(event),
             };
             if let Some((why, ending)) = ended {
@@ -264,7 +270,19 @@ impl<P: Permit> AtWorker<P> {
         }
         let Client::Reads(relay) = &self.client else { return Poll::Pending };
         let since = relay.untaken_since().unwrap_or_else(Instant::now);
-        if self.is_alone() { self.poll_stall(cx, since) } else { Poll::Pending }
+        let Link::Http2(stream) = &mut self.link else { return self.poll_stall(cx, since) };
+        ready!(self.client_alarm.poll(cx, since + BLOCKED_MAX));
+        stream.is_held_up();
+        Poll::Pending
+    }
+
+    /// Has no more requests go on an HTTP/2 connection on which the worker has lost its patience.
+    fn note_complaint(&self, error: &hyper::Error) {
+        if let Link::Http2(stream) = &self.link
+            && complains(error)
+        {
+            stream.wears_out();
+        }
     }
 
     /// Whether a body is whole that hyper says has ended: it takes an HTTP/2 reset with NO_ERROR

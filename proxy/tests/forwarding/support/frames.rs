@@ -1,5 +1,7 @@
 //! HTTP/2 frame by frame.
 
+use h2::Reason;
+
 use super::{Client, Peer};
 
 /// `END_STREAM`.
@@ -103,6 +105,11 @@ impl Frames {
         self.send(1, END_HEADERS, stream, &[0x88]);
     }
 
+    /// Resets a stream for that reason.
+    pub(crate) fn reset(&mut self, stream: u32, reason: Reason) {
+        self.send(3, 0, stream, &u32::from(reason).to_be_bytes());
+    }
+
     /// Opens the window of a stream.
     pub(crate) fn open(&mut self, stream: u32, bytes: u32) {
         self.send(8, 0, stream, &bytes.to_be_bytes());
@@ -110,7 +117,12 @@ impl Frames {
 
     /// Takes leave: what was begun is finished, and nothing new is begun. Done when that was heard.
     pub(crate) fn take_leave(&mut self, last: u32) {
-        self.send(7, 0, 0, &[last.to_be_bytes(), [0; 4]].concat());
+        self.take_leave_for(Reason::NO_ERROR, last);
+    }
+
+    /// Takes leave for that reason.
+    pub(crate) fn take_leave_for(&mut self, reason: Reason, last: u32) {
+        self.send(7, 0, 0, &[last, u32::from(reason)].map(u32::to_be_bytes).concat());
         self.allow(100);
         self.acknowledged();
     }

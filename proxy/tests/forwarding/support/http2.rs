@@ -1,6 +1,8 @@
 //! HTTP/2 clients and workers that do exactly what they are told, stream by stream.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -45,6 +47,7 @@ pub(crate) type Exchange = (Request<RecvStream>, SendResponse<Bytes>);
 pub(crate) struct Http2Worker {
     pub(crate) address: SocketAddr,
     requests: mpsc::UnboundedReceiver<Exchange>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Http2Worker {
@@ -52,9 +55,12 @@ impl Http2Worker {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, requests) = mpsc::unbounded_channel();
+        let connections = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&connections);
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                count.fetch_add(1, Ordering::Relaxed);
                 let sender = sender.clone();
                 tokio::spawn(async move {
                     let mut connection = h2::server::handshake(stream).await.unwrap();
@@ -66,7 +72,12 @@ impl Http2Worker {
                 });
             }
         });
-        Http2Worker { address, requests }
+        Http2Worker { address, requests, connections }
+    }
+
+    /// How many connections were opened.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     pub(crate) async fn next(&mut self) -> Exchange {

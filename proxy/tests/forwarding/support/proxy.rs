@@ -333,7 +333,7 @@ impl Forwarder {
                     }
                     return Ok(answer);
                 }
-                Err(SendError::Unsent(admitted)) => admitted.into_parts(),
+                Err(SendError::Unsent { admitted, .. }) => admitted.into_parts(),
                 Err(SendError::Body(_)) => return Err(StatusCode::BAD_REQUEST),
                 Err(SendError::NoAnswer { .. } | SendError::Coded) => {
                     return Err(StatusCode::BAD_GATEWAY);

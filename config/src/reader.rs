@@ -136,6 +136,17 @@ impl<'t> Table<'t> {
         Duration::from_millis(fitting(millis))
     }
 
+    /// [`time`](Self::time), or `"off"`: as long as it takes.
+    pub(crate) fn time_or_off(&mut self, key: Key, range: Range, default: i64) -> Option<Duration> {
+        let is_off = self.find(key).is_some_and(|(_, value)| value.as_str() == Some("off"));
+        if !is_off {
+            return Some(self.time(key, range, default));
+        }
+        self.asked.push(key);
+        self.record(key, "off");
+        None
+    }
+
     /// A number of any unit that has no default.
     pub(crate) fn optional<N: TryFrom<i64>>(
         &mut self,

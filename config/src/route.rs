@@ -12,7 +12,7 @@ use crate::problem::{Place, must_be};
 use crate::reader::{Table, one_of, parse_name};
 use crate::source::Source;
 use crate::token_header::read_token_headers;
-use crate::units::{HOUR, SECOND, Unit};
+use crate::units::{HOUR, MINUTE, SECOND, Unit};
 use crate::upstream::Upstream;
 
 /// Requests of one kind: which they are, who answers them and which lock guards them.
@@ -43,9 +43,11 @@ pub struct Route {
     /// How long a worker may go on with a request whose end was not seen; 100 ms to 1 h, by default
     /// 30 s.
     pub orphan_timeout: Duration,
-    /// From the request sent to the head of its response, and the longest silence after it; 10 ms
-    /// to 1 h, by default 30 s.
+    /// From the request sent to the head of its response; 10 ms to 1 h, by default 30 s.
     pub upstream_timeout: Duration,
+    /// The longest silence in the body of a response; 10 ms to 24 h, by default 5 min; `None`: as
+    /// long as it takes.
+    pub stream_idle_timeout: Option<Duration>,
     /// The longest a request may take in all; 10 ms to 24 h; `None`: as long as it takes.
     pub request_timeout: Option<Duration>,
     /// The status of a refusal for a token that is not, or no longer, the holder's.
@@ -216,6 +218,7 @@ impl<'t> WrittenRoute<'t> {
             t.warning("orphan_timeout", SHORT_ORPHAN_TIMEOUT);
         }
         let upstream_timeout = t.time("upstream_timeout", 10..=HOUR, 30 * SECOND);
+        let stream_idle_timeout = t.time_or_off("stream_idle_timeout", 10..=24 * HOUR, 5 * MINUTE);
         let request_timeout = t.optional("request_timeout", Unit::Time, 10..=24 * HOUR);
         let stale_status = t.count("stale_status", i64::MIN..=i64::MAX, 412_i64);
         if !matches!(stale_status, 412 | 409) {
@@ -253,6 +256,7 @@ impl<'t> WrittenRoute<'t> {
                 handoff_timeout,
                 orphan_timeout,
                 upstream_timeout,
+                stream_idle_timeout,
                 request_timeout: request_timeout.map(Duration::from_millis),
                 stale_status: match stale_status {
                     409 => StaleStatus::Conflict,

@@ -87,6 +87,7 @@ async fn send(
     let route = context.route();
     let timeouts = Timeouts {
         silence: route.upstream_timeout,
+        stream_idle: route.stream_idle_timeout,
         total: route.request_timeout,
         late: route.orphan_timeout,
     };

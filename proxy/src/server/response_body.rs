@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 
@@ -20,6 +21,8 @@ pub(super) struct ResponseBody<B: AnswerBody> {
     /// Whether the connection's end is the body's, as with HTTP/1.0 and an unknown length: one that
     /// is cut off must not look whole (RFC 9112, section 8).
     ends_with_connection: bool,
+    /// Whether it fails by trailers instead of a reset, which gRPC takes for `INTERNAL`.
+    fails_as_grpc: bool,
     /// Whether hyper has begun to read it, and there is more to come.
     is_amid: bool,
     /// Its end, or its trailers, while that is kept from hyper: h2 cannot reset a stream whose end it
@@ -37,6 +40,7 @@ pub(super) fn with_body<B: AnswerBody>(
     sending: Rc<Sending>,
 ) -> Response<ResponseBody<B>> {
     let switches = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let fails_as_grpc = to == Version::HTTP_2 && is_grpc(answer.headers());
     answer.map(|mut body| {
         if switches {
             sending.connection().state.borrow_mut().tunnel = body.take_tunnel();
@@ -46,11 +50,26 @@ pub(super) fn with_body<B: AnswerBody>(
             body,
             sending,
             ends_with_connection,
+            fails_as_grpc,
             is_amid: false,
             kept_end: None,
             has_ended: false,
         }
     })
+}
+
+/// Whether it is gRPC's own media type. gRPC-Web has its trailers in the body.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase());
+    let rest = kind.as_ref().and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| !rest.starts_with(b"-"))
+}
+
+/// The status of a gRPC call whose response was cut off.
+fn unavailable() -> HeaderMap {
+    let fields = [("grpc-status", "14"), ("grpc-message", "the response was cut off")];
+    let field = |(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+    fields.into_iter().map(field).collect()
 }
 
 impl<B: AnswerBody> ResponseBody<B> {
@@ -75,7 +94,10 @@ impl<B: AnswerBody + Unpin> Body for ResponseBody<B> {
                 Poll::Ready(Some(Ok(frame))) => !frame.is_trailers() && !self.body.is_end_stream(),
                 Poll::Ready(Some(Err(_))) | Poll::Pending => true,
             };
-            let frame = ready!(polled).transpose()?;
+            let frame = match ready!(polled).transpose() {
+                Err(_) if self.fails_as_grpc => Some(Frame::trailers(unavailable())),
+                frame => frame?,
+            };
             let is_data = frame.as_ref().is_some_and(Frame::is_data);
             let keeps_end = !is_data && self.sending.keeps_end();
             let frame = frame.map(|frame| frame.map_data(|bytes| Piece::new(bytes, &self.sending)));

@@ -7,6 +7,7 @@ use std::future::pending;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::{Request, Response};
 use tokio::sync::oneshot;
@@ -52,6 +53,8 @@ pub(super) struct AtWorker<P: Permit> {
     alarm: Alarm,
     /// For a client that lets us wait.
     client_alarm: Alarm,
+    /// How long the worker may be silent in this phase of the request.
+    silence_max: Option<Duration>,
     /// Since when the worker owes us something.
     waiting_since: Option<Instant>,
     /// How much had been read of the connection when it was last looked at.
@@ -137,6 +140,7 @@ impl<P: Permit> AtWorker<P> {
             tenure_has_ended: false,
             alarm: Alarm::new(),
             client_alarm: Alarm::new(),
+            silence_max: Some(timeouts.silence),
             waiting_since: Some(at),
             looks_at: None,
             overdue_since: None,
@@ -349,12 +353,15 @@ impl<P: Permit> AtWorker<P> {
                     .upload
                     .as_ref()
                     .map_or(waiting_since, |upload| upload.worker_has_its_turn_since());
-                let silent = waiting_since.max(turn) + self.timeouts.silence;
+                let silent = self.silence_max.map(|max| waiting_since.max(turn) + max);
                 let ends = match self.closes_at {
                     Some(at) if self.without_client.is_some() => Some(at),
                     _ => self.timeouts.total.map(|total| self.started + total),
                 };
-                ends.map_or(silent, |ends| silent.min(ends))
+                match silent.into_iter().chain(ends).min() {
+                    Some(due) => due,
+                    None => return Poll::Pending,
+                }
             }
         };
         self.alarm.poll(cx, due)

@@ -121,8 +121,10 @@ impl Upstream {
 /// How long a worker may take for a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// From the request's last byte to the response's head, and between two pieces of the response.
+    /// From the request's last byte to the response's head.
     pub silence: Duration,
+    /// Between two pieces of the response's body. `None`: as long as it takes.
+    pub stream_idle: Option<Duration>,
     /// For the whole of it. `None`: as long as it takes.
     pub total: Option<Duration>,
     /// How long a worker's connection is still read after that, and after the client has left.
@@ -131,7 +133,12 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Timeouts {
-        Timeouts { silence: Duration::from_secs(30), total: None, late: Duration::from_secs(30) }
+        Timeouts {
+            silence: Duration::from_secs(30),
+            stream_idle: Some(Duration::from_secs(300)),
+            total: None,
+            late: Duration::from_secs(30),
+        }
     }
 }
 

@@ -367,7 +367,7 @@ async fn an_operator_ends_orphans_by_hand() {
 /// A route that gives up early, under the same lock.
 fn impatient() -> Route {
     Route::new("slow", "/slow/", r#"key = "/k""#)
-        .with(r#"upstream_timeout = "1s""#)
+        .with("upstream_timeout = \"1s\"\nstream_idle_timeout = \"1s\"")
         .with(r#"orphan_timeout = "1h""#)
         .with(r#"handoff_timeout = "1m""#)
 }

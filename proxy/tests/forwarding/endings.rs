@@ -10,7 +10,8 @@ use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker};
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 
 fn impatient(silence: Duration, late: Duration) -> Settings {
-    Settings { timeouts: Timeouts { silence, total: None, late }, ..Settings::default() }
+    let timeouts = Timeouts { silence, stream_idle: Some(silence), total: None, late };
+    Settings { timeouts, ..Settings::default() }
 }
 
 #[test]
@@ -155,6 +156,33 @@ fn a_worker_silent_within_its_response_is_cut_off() {
 }
 
 #[test]
+fn silence_within_a_body_has_a_time_of_its_own() {
+    for endless in [false, true] {
+        let worker = Worker::by_hand();
+        let settings = |stream_idle| {
+            let timeouts = Timeouts { silence: MOMENT, stream_idle, ..Timeouts::default() };
+            Settings { timeouts, endless, ..Settings::default() }
+        };
+        let proxy = Proxy::with(worker.address(), settings(None));
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+        client.head();
+        assert_eq!(client.exactly(5), b"half ");
+        assert_eq!(peer.within(5 * MOMENT), b"");
+        peer.send("there");
+        assert_eq!(client.exactly(5), b"there");
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+
+        let proxy = Proxy::with(worker.address(), settings(Some(2 * MOMENT)));
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+        client.head();
+        assert_eq!(client.until_end(), b"half ");
+        assert_eq!(proxy.wait_for_events(1), [Event::Overdue]);
+    }
+}
+
+#[test]
 fn an_overdue_event_stream_is_not_read_for_ever() {
     for head_comes_late in [false, true] {
         let worker = Worker::by_hand();
@@ -202,7 +230,7 @@ fn a_client_that_sends_slowly_is_not_taken_for_a_silent_worker() {
 #[test]
 fn a_busy_worker_is_cut_off_after_request_timeout() {
     let total = Some(Duration::from_secs(2));
-    let timeouts = Timeouts { silence: Duration::from_secs(20), total, late: MOMENT };
+    let timeouts = Timeouts { total, late: MOMENT, ..Timeouts::default() };
     let proxy = Proxy::with(
         Worker::scripted(|mut peer: Peer| {
             peer.next_request();

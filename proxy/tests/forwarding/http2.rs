@@ -281,6 +281,38 @@ async fn a_reset_response_never_looks_whole_to_the_client() {
     }
 }
 
+/// A reset would be `INTERNAL` to a client of gRPC, which may not call again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grpc_response_that_is_cut_ends_as_unavailable() {
+    let mut worker = Http2Worker::start().await;
+    let timeouts = Timeouts { stream_idle: Some(3 * MOMENT), ..Timeouts::default() };
+    let proxy = Proxy::with(worker.address, Settings { timeouts, ..to_http2() });
+    let mut client = Http2Client::connect(proxy.address()).await;
+    for (kind, is_reset) in [
+        ("application/grpc", false),
+        ("application/grpc+proto", true),
+        ("application/grpc-web", true),
+        ("text/plain", false),
+    ] {
+        let response = client.send(post("/package.Service/Watch")).await;
+        let (_request, mut answer) = worker.next().await;
+        let head = Response::builder().header("content-type", kind).body(()).unwrap();
+        let mut telling = answer.send_response(head, false).unwrap();
+        telling.send_data(Bytes::from_static(b"half"), false).unwrap();
+        let mut told = response.await.unwrap().into_body();
+        assert_eq!(some(&mut told, 4).await, b"half");
+        if is_reset {
+            telling.send_reset(Reason::REFUSED_STREAM);
+        }
+        let end = read(told).await;
+        if kind == "text/plain" || kind.ends_with("web") {
+            assert_eq!(end.unwrap_err().reason(), Some(Reason::INTERNAL_ERROR), "{kind}");
+        } else {
+            assert_eq!(end.unwrap().1.unwrap()["grpc-status"], "14", "{kind}");
+        }
+    }
+}
+
 /// Node refuses new streams of a connection on which it keeps much that a client does not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unread_response_has_its_connection_to_itself() {

@@ -134,7 +134,8 @@ fn a_steady_slow_reader_is_not_taken_for_a_stalled_one() {
     let second = Duration::from_secs(1);
     let limits = Limits { body_timeout: second, ..Limits::default() };
     // What has come as far as the worker's own kernel, it has yet to read.
-    let timeouts = Timeouts { silence: 2 * second, ..Timeouts::default() };
+    let timeouts =
+        Timeouts { silence: 2 * second, stream_idle: Some(2 * second), ..Timeouts::default() };
     let settings = Settings { limits, timeouts, ..Settings::default() };
     let client_reads = || {
         let answer = |mut peer: Peer| {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost::server::{Limits, Protocol};
-use fencepost::upstream::Ending;
+use fencepost::upstream::{Ending, Timeouts};
 
 use crate::support::{
     Client, Event, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, read,
@@ -197,8 +197,7 @@ fn an_endless_response_fetches_news_and_is_cut_with_its_tenure() {
 #[test]
 fn a_worker_is_not_silent_while_its_body_is_paused() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let timeouts =
-        fencepost::upstream::Timeouts { silence: 2 * MOMENT, total: None, late: PATIENCE };
+    let timeouts = Timeouts { silence: 2 * MOMENT, late: PATIENCE, ..Timeouts::default() };
     let proxy = Proxy::with(worker.address(), Settings { timeouts, ..fenced(&tenures) });
     tenures.age(Duration::ZERO);
     let mut client = proxy.client();

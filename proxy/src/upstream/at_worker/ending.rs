@@ -33,6 +33,7 @@ impl<P: Permit> AtWorker<P> {
         self.client.take().finish(answer);
         self.note_client_has_left();
         self.is_endless = false; // Nothing of it is left to be cut.
+        self.silence_max = Some(self.timeouts.silence);
         self.watch_tenure();
         if matches!(self.link, Link::Http2(_)) {
             let handed_over = Rc::clone(&self.handed_over);

@@ -196,6 +196,7 @@ impl<P: Permit> AtWorker<P> {
         mut next: Option<Result<Frame<Bytes>, hyper::Error>>,
     ) {
         self.watch_tenure(); // From here on it may take long.
+        self.silence_max = self.timeouts.stream_idle;
         if self.is_endless || self.may_be_left {
             self.leave_in_time();
         }

@@ -63,7 +63,7 @@ impl Config {
 /// The keys of `[limits]` that a running process follows. Listeners are made with the others, and
 /// caches with their size.
 const FOLLOWED_LIMITS: &str = "connect_timeout connect_retries upstream_idle_timeout upstream_connections_max \
-    buffer_body_max confirm_timeout drain_delay drain_timeout";
+    upstream_headers_max buffer_body_max confirm_timeout drain_delay drain_timeout";
 
 /// Whether a running process follows a change of this key.
 fn follows(table: &str, key: &str) -> bool {

@@ -48,6 +48,8 @@ pub struct Limits {
     pub upstream_idle_timeout: Duration,
     /// Connections per worker thread and upstream.
     pub upstream_connections_max: usize,
+    /// Header fields of a worker's response over HTTP/1.1.
+    pub upstream_headers_max: usize,
     /// The largest body that is read whole before it is forwarded.
     pub buffer_body_max: usize,
     /// How long a request waits for the lock store at most.
@@ -86,6 +88,7 @@ impl Limits {
             connect_retries: t.count("connect_retries", 0..=100, 3),
             upstream_idle_timeout: t.time("upstream_idle_timeout", 10..=10 * MINUTE, SECOND),
             upstream_connections_max: t.count("upstream_connections_max", 1..=100_000, 1_024),
+            upstream_headers_max: t.count("upstream_headers_max", 100..=1_000, 100),
             buffer_body_max: t.size("buffer_body_max", 0..=16 << 20, 64 << 10),
             confirm_timeout: t.time("confirm_timeout", 10..=MINUTE, 2 * SECOND),
             tracked_locks_max: t.count("tracked_locks_max", 1..=10 * MILLION, 100_000),

@@ -190,15 +190,22 @@ impl ThreadShare {
 #[derive(PartialEq, Eq)]
 struct Reach<'c> {
     upstream: &'c Upstream,
-    limits: (usize, Duration, Duration),
+    limits: (usize, Duration, Duration, u32, usize),
 }
 
 impl<'c> Reach<'c> {
     fn new(upstream: &'c Upstream, made: &upstream::Upstream, limits: &Limits) -> Reach<'c> {
         let Limits { upstream_connections_max, upstream_idle_timeout, .. } = *limits;
+        let Limits { connect_retries, upstream_headers_max, .. } = *limits;
         Reach {
             upstream,
-            limits: (upstream_connections_max, upstream_idle_timeout, made.unacknowledged_max),
+            limits: (
+                upstream_connections_max,
+                upstream_idle_timeout,
+                made.unacknowledged_max,
+                connect_retries,
+                upstream_headers_max,
+            ),
         }
     }
 }

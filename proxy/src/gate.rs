@@ -246,8 +246,11 @@ impl RequestContext {
             SendError::Body(BodyFault::Slow) => Failure::SlowBodyCut,
             SendError::Body(BodyFault::Large) => Failure::LargeBodyCut,
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => Failure::Declined,
+            SendError::Coded => Failure::CodedAnswer,
+            SendError::NoAnswer { source: Some(error), .. } if error.is_parse() => {
+                Failure::UnreadableAnswer
+            }
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. }
-            | SendError::Coded
             | SendError::Unsent { .. } => Failure::NoAnswer,
         };
         // A body that did not arrive is the client's fault; a request that was cut with its tenure

@@ -48,9 +48,12 @@ pub enum Failure {
     Declined,
     /// There was no free connection to the worker in time.
     Overloaded,
-    /// The worker broke the connection after the request was sent, or its answer can't be passed
-    /// on.
+    /// The worker broke the connection after the request was sent.
     NoAnswer,
+    /// The worker's answer is in a transfer coding that cannot be passed on.
+    CodedAnswer,
+    /// The head of the worker's answer has no reading, or is too large.
+    UnreadableAnswer,
     /// The worker did not answer in time.
     TimedOut,
     /// We failed before anything of the request went out.
@@ -107,6 +110,8 @@ impl Failure {
         Failure::Declined,
         Failure::Overloaded,
         Failure::NoAnswer,
+        Failure::CodedAnswer,
+        Failure::UnreadableAnswer,
         Failure::TimedOut,
         Failure::Internal,
         Failure::InternalAfterSending,
@@ -210,6 +215,15 @@ impl Failure {
             Failure::NoAnswer => {
                 let title = "The worker broke off without an answer";
                 Facts::new("worker-no-answer", 502, grpc::UNAVAILABLE, title).sent()
+            }
+            Failure::CodedAnswer => {
+                let title = "The worker's answer has a Transfer-Encoding that cannot be passed on";
+                Facts::new("worker-unreadable", 502, grpc::UNAVAILABLE, title).sent()
+            }
+            Failure::UnreadableAnswer => {
+                let title =
+                    "The head of the worker's answer cannot be read: the log has the reason";
+                Facts::new("worker-unreadable", 502, grpc::UNAVAILABLE, title).sent()
             }
             Failure::TimedOut => {
                 let title = "The worker did not answer in time";

@@ -145,6 +145,7 @@ fn upstream(
     Ok(Upstream {
         connections_max: limits.upstream_connections_max,
         connect_retries: limits.connect_retries,
+        headers_max: limits.upstream_headers_max,
         keepalive: configured.keepalive,
         connection_age_max: configured.connection_age_max,
         quota: quota.clone(),

@@ -81,9 +81,13 @@ pub enum SendError<P> {
         refused: Option<hyper::Error>,
     },
     /// It was sent, and the connection was lost before an answer.
-    #[error("{}", match .forwarded {
-        Forwarded::No => "the upstream refused the request",
-        Forwarded::Unknown => "the upstream connection was lost",
+    #[error("{}", match (.forwarded, .source) {
+        (Forwarded::No, _) => "the upstream refused the request",
+        (Forwarded::Unknown, Some(error)) if error.is_parse_too_large() => {
+            "the upstream's answer has more than limits.upstream_headers_max fields, or too long ones"
+        }
+        (Forwarded::Unknown, Some(error)) if error.is_parse() => "the upstream's answer cannot be read",
+        (Forwarded::Unknown, _) => "the upstream connection was lost",
     })]
     NoAnswer {
         /// Whether the worker may know of it.

@@ -25,6 +25,9 @@ use crate::wire::{HTTP1_BUFFER_BYTES, Socket};
 /// What a worker may send up to the end of its response's head, interim answers (1xx) included.
 const BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024;
 
+/// How many fields of a response hyper takes by itself.
+const HYPER_HEADERS_MAX: usize = 100;
+
 /// One HTTP/1.1 connection to a worker. Closed, it ends by a reset, unless all that was begun on it
 /// has ended.
 pub(super) struct Http1 {
@@ -55,10 +58,17 @@ impl Http1 {
         socket: Socket,
         made_with: Option<Arc<ClientConfig>>,
         counted: (Rc<QuotaPermit>, Box<dyn Any>),
+        headers_max: usize,
     ) -> hyper::Result<Box<Http1>> {
         let io = TokioIo::new(socket.clone());
-        let (mut sender, connection) =
-            Builder::new().max_buf_size(HTTP1_BUFFER_BYTES).handshake(io).await?;
+        let mut builder = Builder::new();
+        builder.max_buf_size(HTTP1_BUFFER_BYTES);
+        // hyper joins the lines of a folded value by spaces: it has one reading then.
+        builder.allow_obsolete_multiline_headers_in_responses(true);
+        if headers_max > HYPER_HEADERS_MAX {
+            builder.max_headers(headers_max); // Costs an allocation for each response.
+        }
+        let (mut sender, connection) = builder.handshake(io).await?;
         let (turns, read_before_head) = (Rc::<Turns>::default(), Rc::default());
         let driver = tokio::task::spawn_local(drive(
             connection,

@@ -426,7 +426,8 @@ impl Shared {
                     return Ok(());
                 }
                 let counted = (Rc::clone(permit), place.take().unwrap_or_else(|| self.place()));
-                let made = Http1::new(socket, opened.made_with, counted).await;
+                let headers_max = self.upstream.headers_max;
+                let made = Http1::new(socket, opened.made_with, counted, headers_max).await;
                 self.take_in(made.map_err(UpstreamError::handshake)?);
             }
             Protocol::Http2 => {

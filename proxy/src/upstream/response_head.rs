@@ -59,17 +59,34 @@ pub(super) fn is_ambiguous(headers: &HeaderMap, status: StatusCode, to_head: boo
 /// the field that says so, it would be taken for what it is not. RFC 9112, section 7.4, has a
 /// worker use none that was not asked for, and we ask for none.
 pub(super) fn is_coded(headers: &HeaderMap) -> bool {
-    let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let codings = codings
-        .flat_map(|list| list.as_bytes().split(|byte| *byte == b','))
-        .map(<[u8]>::trim_ascii);
-    let mut codings = codings.filter(|coding| !coding.is_empty());
-    let is_identity = |coding: &[u8]| coding.eq_ignore_ascii_case(b"identity");
-    // hyper undoes chunks where they are what was done last.
-    match codings.find(|coding| !is_identity(coding)) {
-        Some(other) => !other.eq_ignore_ascii_case(b"chunked") || codings.next().is_some(),
-        None => false,
+    // hyper undoes chunks where they are what was done last. A worker that names them twice has made
+    // them once: RFC 9112, section 6.1, allows no more.
+    let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
+    let ends_in_chunks = codings(headers).last().is_some_and(is_chunked);
+    !codings(headers).all(|coding| is_identity(coding) || is_chunked(coding) && ends_in_chunks)
+}
+
+/// The length of a body beside which `Transfer-Encoding` names no coding but `identity`. hyper would
+/// read such a body to the end of its connection.
+pub(super) fn length_beside_identity(headers: &HeaderMap) -> Option<u64> {
+    let is_plain = codings(headers).next().is_some() && codings(headers).all(is_identity);
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let length = lengths.next().filter(|length| is_plain && is_number(length.as_bytes()))?;
+    if lengths.next().is_some() {
+        return None;
     }
+    length.to_str().ok()?.parse().ok()
+}
+
+fn is_identity(coding: &[u8]) -> bool {
+    coding.eq_ignore_ascii_case(b"identity")
+}
+
+/// What `Transfer-Encoding` names, in all of its lines.
+fn codings(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let lists = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let codings = lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
+    codings.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty())
 }
 
 /// A length may be given several times, if it is always the same. Others, which hyper lets pass

@@ -28,6 +28,8 @@ pub struct Upstream {
     pub quota: ConnectionQuota,
     /// How often a connection that could not be opened is tried again.
     pub connect_retries: u32,
+    /// Fields of a response over HTTP/1.1; 100 at least.
+    pub headers_max: usize,
     /// Whether an HTTP/1.1 connection carries another request after its first. If not, requests ask
     /// the worker to close, and TLS offers HTTP/1.1 only.
     pub keepalive: bool,
@@ -80,6 +82,7 @@ impl Upstream {
             connections_max: 1024,
             quota: ConnectionQuota::unlimited(),
             connect_retries: 3,
+            headers_max: 100,
             keepalive: true,
             connection_age_max: None,
             waiting_max: 10_000, // As many as there are clients, by default.

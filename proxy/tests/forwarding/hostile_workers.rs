@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencepost::upstream::Ending;
 
-use crate::support::{Client, Event, Peer, Proxy, Worker};
+use crate::support::{Client, Event, Peer, Proxy, Scene, Settings, Worker};
 
 /// What a worker may say to the one request that it was asked, and whether another may be asked on
 /// that connection.
@@ -48,9 +48,10 @@ const CASES: &[(&str, &str, Fate)] = &[
     // Lines that end otherwise.
     ("a value with a CR", "HTTP/1.1 200 OK\r\nX: a\rForged: b\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),
     ("a value with a NUL", "HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),
-    ("a folded value", "HTTP/1.1 200 OK\r\nX: a\r\n Forged: b\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),
-    ("a folded value with a tab", "HTTP/1.1 200 OK\r\nX: a\r\n\tForged: b\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),
-    ("a folded length", "HTTP/1.1 200 OK\r\nContent-Length:\r\n 5\r\n\r\nhello{F}", Refused),
+    ("a folded value", "HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 5\r\n\r\nhello", Kept("hello")),
+    ("a folded value with a tab", "HTTP/1.1 200 OK\r\nX: a\r\n\tb\r\n  c\r\nContent-Length: 5\r\n\r\nhello{F}", Left("hello")),
+    ("a fold before any field", "HTTP/1.1 200 OK\r\n Forged: b\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),
+    ("a folded length", "HTTP/1.1 200 OK\r\nContent-Length:\r\n 5\r\n\r\nhello{F}", Left("hello")),
     ("a space before the colon", "HTTP/1.1 200 OK\r\nContent-Length : 5\r\n\r\nhello{F}", Refused),
     ("a line without a colon", "HTTP/1.1 200 OK\r\nforged\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),
     ("a field without a name", "HTTP/1.1 200 OK\r\n: forged\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),
@@ -86,7 +87,13 @@ const CASES: &[(&str, &str, Fate)] = &[
     ("gzip in chunks, in two lines", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
     ("gzip to the end", "HTTP/1.1 200 OK\r\nTransfer-Encoding: GZIP\r\n\r\nhello{F}", Refused),
     ("chunks within no coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
-    ("chunks in chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
+    ("chunks named in two lines", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: Chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Left("hello")),
+    ("no coding and a length", "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello{F}", Left("hello")),
+    ("no coding and no body", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nTransfer-Encoding: identity\r\n\r\n{F}", Left("")),
+    ("no coding and less than the length", "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 500\r\n\r\nhello", CutShort),
+    ("chunks of an old version", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
+    ("a version to come", "HTTP/1.2 200 OK\r\nContent-Length: 5\r\n\r\nhello", Refused),
+    ("chunks named twice", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Left("hello")),
     ("gzip in chunks with 304", "HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Left("")),
     ("no coding, in chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: Identity,, Chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Left("hello")),
 
@@ -237,4 +244,43 @@ fn a_worker_that_only_announces_holds_up_nobody() {
         3,
         "{events:?}"
     );
+}
+
+#[test]
+fn many_fields_pass_up_to_the_limit_of_the_upstream() {
+    let address = Worker::scripted(|mut peer: Peer| {
+        while let Some((head, _)) = peer.next_request() {
+            let count: usize = head.split(' ').nth(1).unwrap()[1..].parse().unwrap();
+            let fields: String = (1..count).map(|number| format!("X-{number}: x\r\n")).collect();
+            peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{fields}\r\n"));
+        }
+    });
+    for headers_max in [100, 300] {
+        let proxy = Proxy::with(address, Settings { headers_max, ..Settings::default() });
+        for (count, status) in [(headers_max, "200"), (headers_max + 1, "502")] {
+            let (head, _) = proxy.client().get(&format!("/{count}"));
+            assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{count}: {head}");
+        }
+    }
+}
+
+#[test]
+fn an_unreadable_answer_is_refused_at_once_with_its_field() {
+    let scene = Scene::with("");
+    let token = scene.hold("a");
+    for (answer, named) in [
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "Transfer-Encoding"),
+        ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "The head of"),
+        ("HTTP/1.2 200 OK\r\nContent-Length: 0\r\n\r\n", "The head of"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "The head of"),
+    ] {
+        let mut client = scene.get(&token);
+        let mut peer = scene.worker.next();
+        peer.head();
+        peer.send(answer);
+        let (head, body) = client.answer();
+        let body = String::from_utf8(body).unwrap();
+        assert!(head.starts_with("HTTP/1.1 502 ") && body.contains("worker-unreadable"), "{body}");
+        assert!(body.contains(named), "{answer}: {body}");
+    }
 }

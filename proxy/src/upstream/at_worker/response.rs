@@ -117,6 +117,10 @@ impl<P: Permit> AtWorker<P> {
         let is_clear = self.answered(&head, is_head);
         let is_coded =
             !is_clear && !incoming.is_end_stream() && response_head::is_coded(&head.headers);
+        let length = match &self.link {
+            Link::Http1(_) => response_head::length_beside_identity(&head.headers),
+            Link::Http2(_) => None,
+        };
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         response_head::clean(&mut head.headers, head.status, self.link.protocol());
         head.version = response_head::ANSWER_VERSION;
@@ -132,13 +136,13 @@ impl<P: Permit> AtWorker<P> {
             return self.tunnel(client).await;
         }
         self.is_endless |= is_event_stream(&head.headers);
-        if incoming.is_end_stream() {
+        if incoming.is_end_stream() || length == Some(0) {
             drop(incoming); // With the last handle of a stream, its connection has another turn.
             let answer = Response::from_parts(head, ResponseBody::Empty);
             return self.complete(Some(answer)).await;
         }
         let mut here = match incoming.size_hint().exact() {
-            _ if is_coded || self.is_endless => Here::nothing(),
+            _ if is_coded || self.is_endless || length.is_some() => Here::nothing(),
             // A single piece: those behind it can be passed on as they come.
             Some(1..) => Here::read(&mut incoming, 1).await,
             None if self.is_alone() => Here::read(&mut incoming, HERE_BYTES_MAX).await,
@@ -161,7 +165,7 @@ impl<P: Permit> AtWorker<P> {
             self.client.take().fail(SendError::Coded);
         } else {
             let left = incoming.size_hint().exact().map(|left| left + here.data.len() as u64);
-            let relay = Relay::new(left);
+            let relay = Relay::new(length.or(left));
             if !here.data.is_empty() {
                 relay.add(Frame::data(here.data));
             }
@@ -169,7 +173,7 @@ impl<P: Permit> AtWorker<P> {
             self.client.take().finish(Some(Response::from_parts(head, reading)));
             self.client = Client::Reads(relay);
         }
-        self.read_on(incoming, here.next).await;
+        self.read_on(incoming, here.next, length).await;
     }
 
     /// The worker has sent the head of its response. False if that may be read in two ways.
@@ -189,11 +193,13 @@ impl<P: Permit> AtWorker<P> {
     }
 
     /// Reads a response to its end: as fast as its client does, or as it comes once the tenure has
-    /// ended or the client has left.
+    /// ended or the client has left. If `left` is known, the response ends after so many bytes,
+    /// whatever hyper takes for its end.
     async fn read_on(
         mut self: Box<Self>,
         mut incoming: Incoming,
         mut next: Option<Result<Frame<Bytes>, hyper::Error>>,
+        mut left: Option<u64>,
     ) {
         self.watch_tenure(); // From here on it may take long.
         self.silence_max = self.timeouts.stream_idle;
@@ -232,19 +238,23 @@ impl<P: Permit> AtWorker<P> {
             let ended = match event.await {
                 Ok(Some(Ok(mut frame))) => {
                     self.heard();
+                    if let (Some(left), Some(data)) = (&mut left, frame.data_mut()) {
+                        data.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                        *left -= data.len() as u64;
+                    }
                     if let Some(trailers) = frame.trailers_mut() {
                         fields::retain_harmless_trailers(trailers, &KeptFields::NONE);
                     }
                     if let Client::Reads(relay) = &self.client {
                         relay.add(frame);
                     }
-                    if incoming.is_end_stream() {
+                    if incoming.is_end_stream() || left == Some(0) {
                         drop(incoming);
                         return self.complete(None).await;
                     }
                     continue;
                 }
-                Ok(None) if self.is_whole(&incoming) => {
+                Ok(None) if self.is_whole(&incoming) && left.is_none() => {
                     drop(incoming);
                     return self.complete(None).await;
                 }

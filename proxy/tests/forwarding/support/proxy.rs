@@ -48,6 +48,7 @@ pub(crate) struct Settings {
     pub(crate) ready_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) connect_retries: u32,
+    pub(crate) headers_max: usize,
     pub(crate) keepalive: bool,
     pub(crate) connection_age_max: Option<Duration>,
     pub(crate) unacknowledged_max: Duration,
@@ -78,6 +79,7 @@ impl Default for Settings {
             ready_timeout: Duration::from_secs(10),
             idle_timeout: 10 * PATIENCE,
             connect_retries: 3,
+            headers_max: 100,
             keepalive: true,
             connection_age_max: None,
             unacknowledged_max: Duration::from_secs(15),
@@ -151,6 +153,7 @@ impl Proxy {
             upstream.waiting_max = settings.waiting_max;
             upstream.idle_timeout = settings.idle_timeout;
             upstream.connect_retries = settings.connect_retries;
+            upstream.headers_max = settings.headers_max;
             upstream.keepalive = settings.keepalive;
             upstream.connection_age_max = settings.connection_age_max;
             upstream.unacknowledged_max = settings.unacknowledged_max;

@@ -13,7 +13,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::foreign::{nearest_offered, right_shape};
 use crate::places::{NONE, WrittenKey, WrittenTable, shown};
-use crate::problem::{Notes, Place};
+use crate::problem::{Notes, Place, must_be};
 use crate::units::Unit;
 
 type Key = &'static str;
@@ -138,12 +138,19 @@ impl<'t> Table<'t> {
 
     /// [`time`](Self::time), or `"off"`: as long as it takes.
     pub(crate) fn time_or_off(&mut self, key: Key, range: Range, default: i64) -> Option<Duration> {
-        let is_off = self.find(key).is_some_and(|(_, value)| value.as_str() == Some("off"));
-        if !is_off {
-            return Some(self.time(key, range, default));
+        let text = self.find(key).and_then(|(_, value)| value.as_str());
+        match text {
+            Some("off") => {
+                self.asked.push(key);
+                self.record(key, "off");
+                return None;
+            }
+            Some(text) if !text.starts_with(|first: char| first.is_ascii_digit()) => {
+                self.problem(key, must_be(r#"a duration, like "5m", or "off""#, text));
+            }
+            Some(_) | None => return Some(self.time(key, range, default)),
         }
         self.asked.push(key);
-        self.record(key, "off");
         None
     }
 

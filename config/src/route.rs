@@ -323,8 +323,26 @@ const STANDARD_METHODS: [&str; 9] =
 pub(crate) mod tests {
     /// A route of `/` that enforces the lock `/k`.
     pub(crate) fn any_route() -> super::Route {
+        route_with("").unwrap()
+    }
+
+    fn route_with(more: &str) -> Result<super::Route, String> {
         let text = "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n[[route]]\nname = \"r\"\n\
             path = \"/\"\nupstream = \"http://127.0.0.1:9000\"\nlock = { source = \"main\", key = \"/k\" }\n";
-        crate::Config::from_toml("f.toml", text).unwrap().routes[0].clone()
+        let config = crate::Config::from_toml("f.toml", &format!("{text}{more}\n"));
+        config.map(|config| config.routes[0].clone()).map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn silence_of_a_body_may_be_off() {
+        let off = route_with(r#"stream_idle_timeout = "off""#).unwrap();
+        assert_eq!(off.stream_idle_timeout, None);
+        let problem = route_with(r#"stream_idle_timeout = "never""#).unwrap_err();
+        assert!(
+            problem.contains(
+                r#"f.toml:8: route.r.stream_idle_timeout: must be a duration, like "5m", or "off""#
+            ),
+            "{problem}"
+        );
     }
 }

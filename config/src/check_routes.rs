@@ -1,13 +1,19 @@
 //! What must hold between routes, and what their users should know about them.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::check_locks::check_locks;
 use crate::index::{CoverIndex, LockIndex};
 use crate::listening::{Admin, Listener};
+use crate::lock::Lock;
+use crate::path_template::PathTemplate;
+use crate::prefixes::Prefixes;
 use crate::problem::Place;
 use crate::reader::Table;
+use crate::rewrite::{Rewrite, UpstreamHost};
 use crate::route::{Mode, Route, WrittenRoute};
+use crate::routing::without_port;
 use crate::source::Source;
 use crate::upstream::UpstreamAddress;
 
@@ -31,6 +37,7 @@ pub(crate) fn check_routes(
         warn_of_lost_slashes(&routes, &index);
         warn_of_missing_identities(&routes);
         warn_of_unjudged_ways(&routes, &index);
+        check_rewritten(&routes);
     }
     written.into_iter().filter_map(|written| written.route).collect()
 }
@@ -177,6 +184,74 @@ fn warn_of_unjudged_ways(routes: &[Right<'_>], index: &CoverIndex<'_>) {
     }
 }
 
+/// One path of a worker has one lock. A route that strips a prefix, or changes the host, may send
+/// what another route sends under another lock. A route without a lock gets its warning elsewhere.
+fn check_rewritten(routes: &[Right<'_>]) {
+    let guarded = routes.iter().filter_map(|(route, written)| Some((Sent::by(route)?, written)));
+    let guarded: Vec<_> = guarded.collect();
+    let mut workers: HashMap<&UpstreamAddress, Prefixes> = HashMap::new();
+    for (number, (sent, _)) in guarded.iter().enumerate() {
+        let worker = workers.entry(&sent.route.upstream.address).or_default();
+        worker.insert(number, &sent.path.beginning());
+    }
+    for (number, (sent, written)) in guarded.iter().enumerate() {
+        let Rewrite { strip_prefix, host, .. } = &sent.route.rewrite;
+        let key = match (strip_prefix, host) {
+            (Some(_), _) => "strip_prefix",
+            (None, UpstreamHost::Upstream | UpstreamHost::Named(_)) => "upstream_host",
+            (None, UpstreamHost::Kept) => continue,
+        };
+        let alike = workers[&sent.route.upstream.address].alike(&sent.path.beginning());
+        let collides = |other: &usize| {
+            let (earlier, later) = (number.min(*other), number.max(*other));
+            guarded[earlier].0.collides(&guarded[later].0)
+        };
+        if let Some(other) = alike.into_iter().find(collides) {
+            let other = guarded[other].1.named("path");
+            let text = format!("sends the worker the same paths as {other}, under another lock");
+            let help = "give both one lock, or paths that differ at the worker";
+            written.table.problem(key, format_args!("{text}: {help}"));
+        }
+    }
+}
+
+/// What a worker gets of a guarded route.
+struct Sent<'r> {
+    route: &'r Route,
+    lock: &'r Lock,
+    path: Cow<'r, PathTemplate>,
+    /// `None`: any.
+    host: Option<String>,
+}
+
+impl Sent<'_> {
+    fn by(route: &Route) -> Option<Sent<'_>> {
+        let Rewrite { strip_prefix, host, .. } = &route.rewrite;
+        let stripped = strip_prefix.as_ref().and_then(|prefix| route.path.without(prefix));
+        let host = match host {
+            UpstreamHost::Kept => route.host.clone(),
+            UpstreamHost::Upstream => Some(route.upstream.address.to_string()),
+            UpstreamHost::Named(name) => name.to_str().ok().map(str::to_owned),
+        };
+        let host = host.map(|host| without_port(&host).to_owned());
+        let path = stripped.map_or(Cow::Borrowed(&route.path), Cow::Owned);
+        Some(Sent { route, lock: route.mode.lock()?, path, host })
+    }
+
+    /// Whether the worker may get one request from this route and from a later one that is under
+    /// another lock.
+    fn collides(&self, later: &Sent<'_>) -> bool {
+        let (route, other) = (self.route, later.route);
+        let is_first_asked = route.rewrite.strip_prefix == other.rewrite.strip_prefix
+            && (route.host.is_none() || route.host == other.host);
+        let is_same_lock = self.lock == later.lock
+            && (self.lock.key.static_key().is_some() || self.path == later.path);
+        let may_be_one_host =
+            self.host.is_none() || later.host.is_none() || self.host == later.host;
+        !is_first_asked && !is_same_lock && may_be_one_host && self.path.overlaps(&later.path)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
@@ -187,6 +262,91 @@ mod tests {
     use crate::path_template::PathTemplate;
     use crate::problem::Notes;
     use crate::route::tests::any_route;
+
+    /// What is wrong with two routes to one worker.
+    fn problems_of(one: &str, other: &str) -> String {
+        let route = |name, lines: &str| {
+            let (upstream, path) =
+                ("http://127.0.0.1:9", if lines.contains("path = ") { "" } else { "path = \"/\"" });
+            format!(
+                "[[route]]\nname = {name:?}\nupstream = {upstream:?}\n{path}\n{}\n",
+                lines.replace("; ", "\n")
+            )
+        };
+        let text = format!(
+            "listener = [{{ address = \"127.0.0.1:0\" }}]\nsource.main.kind = \"memory\"\n{}{}",
+            route("one", one),
+            route("other", other)
+        )
+        .replace("lock = ", "lock.source = \"main\"\nlock.key = ");
+        crate::Config::from_toml("f.toml", &text)
+            .map_or_else(|problems| problems.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn rewritten_paths_of_a_worker_have_one_lock() {
+        for (one, other, key) in [
+            // `/a/b/x` and `/b/x` are one path to the worker.
+            (
+                r#"path = "/a/"; strip_prefix = "/a"; lock = "/a""#,
+                r#"path = "/b/"; lock = "/b""#,
+                "strip_prefix",
+            ),
+            (
+                r#"path = "/b/"; lock = "/b""#,
+                r#"path = "/a/"; strip_prefix = "/a"; lock = "/a""#,
+                "strip_prefix",
+            ),
+            (
+                r#"path = "/a/{x}/"; strip_prefix = "/a"; lock = "/{x}""#,
+                r#"path = "/b/{x}/"; strip_prefix = "/b"; lock = "/b/{x}""#,
+                "strip_prefix",
+            ),
+            (
+                r#"path = "/a/{x}/{y}"; strip_prefix = "/a"; lock = "/{x}""#,
+                r#"path = "/b/{y}/{x}"; strip_prefix = "/b"; lock = "/{x}""#,
+                "strip_prefix",
+            ),
+            (
+                r#"host = "a"; upstream_host = "upstream"; lock = "/a""#,
+                r#"host = "b"; upstream_host = "upstream"; lock = "/b""#,
+                "upstream_host",
+            ),
+            (
+                r#"host = "a"; upstream_host = "b"; lock = "/a""#,
+                r#"host = "b"; lock = "/b""#,
+                "upstream_host",
+            ),
+        ] {
+            let problems = problems_of(one, other);
+            let told = format!("{key}: sends the worker the same paths as route");
+            assert!(problems.contains(&told), "{one} | {other}: {problems}");
+        }
+        for (one, other) in [
+            // The first route that takes a path has it, before and after.
+            (
+                r#"path = "/a/x/"; strip_prefix = "/a"; lock = "/x""#,
+                r#"path = "/a/"; strip_prefix = "/a"; lock = "/a""#,
+            ),
+            (
+                r#"path = "/x/"; upstream_host = "upstream"; lock = "/x""#,
+                r#"upstream_host = "upstream"; lock = "/a""#,
+            ),
+            (r#"path = "/a/"; strip_prefix = "/a"; lock = "/k""#, r#"path = "/b/"; lock = "/k""#),
+            (
+                r#"path = "/a/{x}/"; strip_prefix = "/a"; lock = "/{x}""#,
+                r#"path = "/b/{x}/"; strip_prefix = "/b"; lock = "/{x}""#,
+            ),
+            (r#"path = "/a/x/"; strip_prefix = "/a"; lock = "/a""#, r#"path = "/b/"; lock = "/b""#),
+            (r#"path = "/a/"; strip_prefix = "/a"; lock = "/a""#, r#"path = "/b/"; mode = "off""#),
+            (
+                r#"host = "a"; upstream_host = "x"; lock = "/a""#,
+                r#"host = "b"; upstream_host = "y:80"; lock = "/b""#,
+            ),
+        ] {
+            assert_eq!(problems_of(one, other), "", "{one} | {other}");
+        }
+    }
 
     proptest! {
         /// As by asking all routes, which takes a reload of 8,000 of them seconds.

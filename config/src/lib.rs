@@ -30,6 +30,7 @@ mod upstream;
 
 mod identity;
 mod lock;
+mod rewrite;
 mod route;
 mod token_header;
 
@@ -60,6 +61,7 @@ pub use path_template::{PathMatch, PathTemplate};
 pub use places::Places;
 pub use problem::{Problem, Problems};
 pub use records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
+pub use rewrite::{HeaderEdits, Rewrite, UpstreamHost};
 pub use route::{
     Freshness, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Route, StaleStatus,
 };

@@ -200,6 +200,27 @@ impl PathTemplate {
         beginning
     }
 
+    /// This template without the segments of another; `None` if it does not begin with them.
+    pub(crate) fn without(&self, prefix: &PathTemplate) -> Option<PathTemplate> {
+        let segments = self.segments.strip_prefix(&*prefix.segments)?.to_vec();
+        let written = &self.written[prefix.written.len()..];
+        let written = if written.is_empty() { "/" } else { written }.to_owned();
+        Some(PathTemplate { written, segments, ends_with_slash: self.ends_with_slash })
+    }
+
+    /// A path without the segments of this one: empty, or from a slash on. `None` if it does not
+    /// begin with them, decoded once as [`matches`](PathTemplate::matches) does.
+    pub fn strip<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let mut rest = path;
+        for segment in &self.segments {
+            let text = rest.strip_prefix('/')?;
+            let (written, behind) = text.split_at(text.find('/').unwrap_or(text.len()));
+            let Comparison::Same = segment.compare(written) else { return None };
+            rest = behind;
+        }
+        Some(rest)
+    }
+
     /// This template without the slash at its end, if it has one that matters.
     pub(crate) fn without_last_slash(&self) -> Option<PathTemplate> {
         let written = self.written.strip_suffix('/').filter(|rest| !rest.is_empty())?;

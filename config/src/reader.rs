@@ -113,7 +113,7 @@ impl<'t> Table<'t> {
         self.flag_or(key, false)
     }
 
-    /// [`flag`](Self::flag), with a default.
+    /// `true` or `false`.
     pub(crate) fn flag_or(&mut self, key: Key, default: bool) -> bool {
         let value = self.read(key, "true or false", DeValue::as_bool).unwrap_or(default);
         self.record(key, if value { "true" } else { "false" });
@@ -190,6 +190,33 @@ impl<'t> Table<'t> {
         }
         let texts: Vec<_> = texts.into_iter().map(shown).collect();
         self.record(key, format!("[{}]", texts.join(", ")));
+        values
+    }
+
+    /// A table with names of its own, `key = { NAME = "value", … }`, of which `parse` understands
+    /// each name and value. A repeated name is a problem.
+    pub(crate) fn strings<N: Eq, V>(
+        &mut self,
+        key: Key,
+        parse: impl Fn(&str, &str) -> Read<(N, V)>,
+    ) -> Vec<(N, V)> {
+        let table = self.read(key, "a table", DeValue::as_table);
+        let (mut texts, mut values): (Vec<String>, Vec<(N, V)>) = (Vec::new(), Vec::new());
+        for (name, value) in table.into_iter().flatten() {
+            let (line, name) = (self.notes.line_of(name.span().start), name.get_ref());
+            let place = self.place_of(key).child(line, name);
+            let text = value.get_ref().as_str();
+            let text = text.ok_or_else(|| wrong_type("a string", value.get_ref()));
+            texts.extend(text.as_ref().map(|text| format!("{} = {}", shown(name), shown(text))));
+            match text.and_then(|text| parse(name, text)) {
+                Ok((name_read, _)) if values.iter().any(|(other, _)| *other == name_read) => {
+                    self.notes.problem(&place, format_args!("{name:?} is in the table already"));
+                }
+                Ok(read) => values.push(read),
+                Err(problem) => self.notes.problem(&place, problem),
+            }
+        }
+        self.record(key, format!("{{{}}}", texts.join(", ")));
         values
     }
 

@@ -54,6 +54,8 @@ const EVERY_TABLE: &str = r#"
     upstream_tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
     lock = { source = "main", key = "/lock" }
     identity = { common_name = "{owner}" }
+    request_headers = { set = {} }
+    response_headers = { set = {} }
     [admin]
     tls = { certificate = "/t/a.pem", key = "/t/a.key" }
 "#;
@@ -73,6 +75,9 @@ fn section(table: &str, parent: &str) -> &'static str {
         ("route", "") => "`[[route]]`",
         ("route", "upstream_tls") => "`upstream_tls`",
         ("route", "lock") => "`lock`",
+        ("route", "request_headers" | "response_headers") => {
+            "`request_headers` and `response_headers`"
+        }
         ("route", "identity") => "`identity`",
         other => panic!("a table without a heading: {other:?}"),
     }

@@ -10,6 +10,7 @@ use crate::lock::Lock;
 use crate::path_template::PathTemplate;
 use crate::problem::{Place, must_be};
 use crate::reader::{Table, one_of, parse_name};
+use crate::rewrite::Rewrite;
 use crate::source::Source;
 use crate::token_header::read_token_headers;
 use crate::units::{HOUR, MINUTE, SECOND, Unit};
@@ -63,6 +64,8 @@ pub struct Route {
     pub streaming: bool,
     /// Whether responses say what the verdict was, in `Fence-Verdict`.
     pub verdict_header: bool,
+    /// What changes of its requests and responses on their way.
+    pub rewrite: Rewrite,
     /// The request header with the owner.
     pub owner_header: HeaderName,
     /// The request header with the revision.
@@ -190,6 +193,12 @@ impl<'t> WrittenRoute<'t> {
         let what = r#"the paths that the route takes, like "/" or "/shards/{shard}/""#;
         let path = t.required("path", what, PathTemplate::parse);
         let host = t.text("host", parse_host);
+        if matches!(host.as_deref(), Some("keep" | "upstream")) {
+            t.warning(
+                "host",
+                "takes only requests for this host: what the worker gets as Host is upstream_host",
+            );
+        }
         let upstream = Upstream::read(t);
         let kind = t.text_or("mode", "enforce", |word| one_of(word, &MODES));
         let lock = t.table("lock", |t| Lock::read(t, path.as_ref(), sources));
@@ -229,6 +238,8 @@ impl<'t> WrittenRoute<'t> {
         let partial_requests = t.choice("partial_requests", &PARTIAL_REQUESTS);
         let (streaming, verdict_header) = (t.flag("streaming"), t.flag("verdict_header"));
         let headers = read_token_headers(t);
+        let token = headers.as_ref().map_or(&[][..], |headers| headers);
+        let rewrite = Rewrite::read(t, path.as_ref(), token);
         let admits = on_unavailable == OnUnavailable::DangerousAdmit;
         let proceeds = on_handoff_timeout == OnHandoffTimeout::DangerousProceed;
         let weakenings = [
@@ -267,6 +278,7 @@ impl<'t> WrittenRoute<'t> {
                 partial_requests,
                 streaming,
                 verdict_header,
+                rewrite,
                 owner_header,
                 revision_header,
                 lock_header,

@@ -40,7 +40,7 @@ impl Config {
     /// every route, the ones in `off` mode included: it might be an unguarded path here and a
     /// guarded one at the worker. See [`PathTemplate::matches`](crate::PathTemplate::matches).
     /// Where the host decides too, so is a path that begins with two slashes, in any spelling: it
-    /// is another host's to some. Without any lock there is nothing to slip past, and every path
+    /// is another host's to some. So is one that does without the prefix that its route strips. Without any lock there is nothing to slip past, and every path
     /// goes to the first route that may take it.
     pub fn route<'p>(&self, host: Option<&str>, path: &'p str) -> Routing<'_, 'p> {
         self.routes.first_that_takes(host, path, self.routes.that_may_take(path))
@@ -82,6 +82,9 @@ impl Routes {
             }
             match route.path.matches_unambiguous(path) {
                 PathMatch::No => {}
+                PathMatch::Yes(_) if fenced && route.sends_to_a_host(path) => {
+                    return Routing::LockNotAllowed;
+                }
                 PathMatch::Yes(captures) => return Routing::To { route, index, captures },
                 PathMatch::BadCapture if fenced => return Routing::LockNotAllowed,
                 PathMatch::BadCapture => {
@@ -112,10 +115,15 @@ impl Routes {
             .that_may_take(path)
             .map(|index| &self[index])
             .filter(|route| route.serves(|| host));
-        let bad =
-            taking.find(|route| route.path.matches_unambiguous(path) == PathMatch::BadCapture);
-        bad.map_or_else(String::new, |Route { name, path: template, .. }| {
-            let why = template.why_bad(path);
+        let first = taking.find(|route| route.path.matches_unambiguous(path) != PathMatch::No);
+        first.map_or_else(String::new, |route| {
+            let Route { name, path: template, rewrite, .. } = route;
+            let why = match &rewrite.strip_prefix {
+                Some(prefix) if route.sends_to_a_host(path) => format!(
+                    "Behind {prefix} the path begins with two slashes, as another host's does: begin it with one."
+                ),
+                _ => template.why_bad(path),
+            };
             format!("{why} Route {name:?} takes paths like {:?}.", template.as_str())
         })
     }
@@ -139,6 +147,12 @@ impl Route {
         same_hosts && self.path.overlaps(&other.path)
     }
 
+    /// Whether some workers take what is left of a path without its prefix for one of another host.
+    fn sends_to_a_host(&self, path: &str) -> bool {
+        let prefix = self.rewrite.strip_prefix.as_ref();
+        prefix.and_then(|prefix| prefix.strip(path)).is_some_and(names_a_host)
+    }
+
     fn serves<'h>(&self, host: impl FnOnce() -> Option<&'h str>) -> bool {
         let Some(served) = &self.host else {
             return true;
@@ -156,7 +170,7 @@ fn is_same_address(host: &str, other: &str) -> bool {
 
 /// The host of an authority, without its port and without the dot that an absolute name may end
 /// with.
-fn without_port(authority: &str) -> &str {
+pub(crate) fn without_port(authority: &str) -> &str {
     // An IPv6 address has colons of its own, inside of its brackets. Behind a colon, brackets are
     // none of a host.
     let is_address = authority.starts_with('[');
@@ -338,6 +352,27 @@ mod tests {
         }
         let long = format!("/shards/{}%20/", "x".repeat(10_000));
         assert!(config.why_not_allowed(Some("h"), &long).len() < 400);
+    }
+
+    #[test]
+    fn stripped_path_names_no_host() {
+        let stripped = |fence| config(&format!("strip_prefix = \"/shards\"\n{fence}"));
+        for path in ["/shards/2/", "/shards/2/x//y", "/%73hards/2/"] {
+            check(&stripped(GUARDED), None, path, "shards 2");
+        }
+        let files = |fence: &str| {
+            let text = format!(
+                "{fence}\n[[route]]\nname = \"f\"\npath = \"/f/\"\nstrip_prefix = \"/f\"\nupstream = \"http://h:1\"\nmode = \"off\""
+            );
+            config(&text)
+        };
+        for path in ["/f//h/x", "/f/%2fh", "/%66/\\h", "/f/%255ch"] {
+            check(&files(GUARDED), None, path, "lock-not-allowed");
+            let why = files(GUARDED).why_not_allowed(None, path);
+            assert!(why.starts_with("Behind /f the path begins with two slashes"), "{why}");
+            check(&files(OFF), None, path, "f");
+        }
+        check(&files(GUARDED), None, "/f/x//h", "f");
     }
 
     #[test]

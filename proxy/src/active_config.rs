@@ -109,7 +109,8 @@ pub struct ThreadShare {
     pub generation: Arc<Generation>,
     /// The connections to the worker of each route, in the order of the routes.
     pub pools: Vec<Pool>,
-    /// Each route's token headers, in the order of the routes.
+    /// The fields of each route that are known by their names: its token's, and those that it
+    /// replaces. In the order of the routes.
     pub kept_headers: Vec<Rc<KeptFields>>,
     /// What the requests of each route count on the thread, in the order of the routes.
     pub counts: Vec<Rc<RequestCounts>>,
@@ -154,6 +155,8 @@ impl ThreadShare {
             let from_header = route.mode.lock().is_some_and(|lock| lock.from_header);
             let mut kept = vec![route.owner_header.clone(), route.revision_header.clone()];
             kept.extend(from_header.then(|| route.lock_header.clone()));
+            // What a route sets or removes comes in no other spelling either, nor in trailers.
+            kept.extend(route.rewrite.request_headers.replaced().cloned());
             let kept = KeptFields::new(kept);
             let kept = if judges_paths { kept.and_one_path() } else { kept };
             Rc::new(if generation.config.fences_by_host() { kept.and_one_host() } else { kept })

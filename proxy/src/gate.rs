@@ -18,7 +18,7 @@ use crate::request_context::{InFlight, RequestContext};
 use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
     Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts,
-    UpstreamError, Wants, outgoing_request, prepare_body,
+    UpstreamError, Wants, outgoing_request, prepare_body, rewrite_request, rewrite_response,
 };
 use crate::worker_permit::WorkerPermit;
 
@@ -66,14 +66,16 @@ async fn prepare(
         })
     })?;
     let (head, rest) = (*request).into_parts();
-    outgoing_request(head, body, rest.connection(), context.pool().upstream(), kept).map_err(
-        |error| {
+    let upstream = context.pool().upstream();
+    let mut request =
+        outgoing_request(head, body, rest.connection(), upstream, kept).map_err(|error| {
             context.fail(match error {
                 InvalidHead::Target => Failure::BadTarget,
                 InvalidHead::TwoLengths => Failure::BrokenBody,
             })
-        },
-    )
+        })?;
+    rewrite_request(&mut request, &context.route().rewrite, upstream);
+    Ok(request)
 }
 
 /// Sends the request as soon as the gate lets it in. At most once: what provably was not sent
@@ -110,6 +112,7 @@ async fn send(
         };
         match head {
             Ok(mut answer) => {
+                rewrite_response(&mut answer, &route.rewrite);
                 authorization.show(context, answer.headers_mut());
                 return Ok(boxed(|| answer));
             }

@@ -44,6 +44,7 @@ mod hosts;
 mod hygiene;
 mod identity;
 mod limits;
+mod rewrites;
 mod secrets;
 mod transport;
 mod unread_heads;

@@ -40,26 +40,39 @@ pub enum AnswerForm {
     Problem,
     /// With the head of one only: the request was a HEAD.
     HeadOnly,
-    /// As gRPC does: HTTP 200, and the status in headers that are trailers at once.
-    Grpc,
+    /// As gRPC does: HTTP 200, and the status in headers that are trailers at once. With the media
+    /// type, which is the request's for gRPC-Web: its clients read no other.
+    Grpc(&'static str),
 }
 
 impl AnswerForm {
     /// The form that fits a request.
     pub fn of(method: &Method, headers: &HeaderMap) -> AnswerForm {
-        match headers.get(CONTENT_TYPE) {
-            Some(kind) if is_grpc(kind.as_bytes()) => AnswerForm::Grpc,
-            _ if method == Method::HEAD => AnswerForm::HeadOnly,
-            _ => AnswerForm::Problem,
+        let kind = headers.get(CONTENT_TYPE).and_then(|kind| grpc_kind(kind.as_bytes()));
+        match kind {
+            Some(kind) => AnswerForm::Grpc(kind),
+            None if method == Method::HEAD => AnswerForm::HeadOnly,
+            None => AnswerForm::Problem,
         }
     }
 }
 
-/// Whether that media type is gRPC's, by its beginning: it may go on with how messages are written
-/// (`application/grpc+proto`).
-fn is_grpc(kind: &[u8]) -> bool {
-    const GRPC: &[u8] = b"application/grpc";
-    kind.get(..GRPC.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(GRPC))
+/// The media types of gRPC, each before those that begin it. A request's may go on with how
+/// messages are written (`application/grpc+proto`).
+const GRPC_KINDS: [&str; 5] = [
+    "application/grpc-web-text+proto",
+    "application/grpc-web-text",
+    "application/grpc-web+proto",
+    "application/grpc-web",
+    "application/grpc",
+];
+
+/// The one of [`GRPC_KINDS`] with which a media type begins, if it is gRPC's.
+fn grpc_kind(kind: &[u8]) -> Option<&'static str> {
+    let begins = |known: &&str| {
+        kind.get(..known.len()).is_some_and(|start| start.eq_ignore_ascii_case(known.as_bytes()))
+    };
+    GRPC_KINDS.into_iter().find(begins)
 }
 
 /// A refusal.
@@ -87,7 +100,7 @@ impl Refusal<'_> {
     pub fn answer(&self, form: AnswerForm) -> Response<Bytes> {
         let (status, grpc_status) = statuses(self.reason, self.stale_status);
         let mut response = match form {
-            AnswerForm::Grpc => grpc_answer(grpc_status, self.reason.code()),
+            AnswerForm::Grpc(kind) => grpc_answer(kind, grpc_status, self.reason.code()),
             AnswerForm::HeadOnly => problem_answer(status, Bytes::new()),
             AnswerForm::Problem => problem_answer(status, self.problem(status)),
         };
@@ -152,10 +165,10 @@ pub fn problem_answer(status: StatusCode, body: Bytes) -> Response<Bytes> {
 }
 
 /// An answer as gRPC has it: HTTP 200, and the status in headers that are trailers at once.
-pub fn grpc_answer(status: u8, message: &'static str) -> Response<Bytes> {
+pub fn grpc_answer(kind: &'static str, status: u8, message: &'static str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(status)));
     headers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
     headers.insert(CACHE_CONTROL, NO_STORE);
@@ -265,7 +278,7 @@ mod tests {
     #[test]
     fn a_grpc_request_is_refused_in_headers_alone() {
         for rejection in Rejection::ALL {
-            let response = refuse(*rejection, AnswerForm::Grpc);
+            let response = refuse(*rejection, AnswerForm::Grpc("application/grpc"));
             let expected = match statuses(*rejection, StatusCode::PRECONDITION_FAILED).0.as_u16() {
                 400 => "3",
                 403 => "7",
@@ -291,10 +304,17 @@ mod tests {
         for method in [Method::POST, Method::PUT, Method::GET, Method::HEAD] {
             let otherwise =
                 if method == Method::HEAD { AnswerForm::HeadOnly } else { AnswerForm::Problem };
-            for kind in
-                ["application/grpc", "application/grpc+proto", "Application/gRPC; charset=utf-8"]
-            {
-                assert_eq!(form(&method, kind), AnswerForm::Grpc, "{method} {kind}");
+            for (kind, answered) in [
+                ("application/grpc", "application/grpc"),
+                ("application/grpc+proto", "application/grpc"),
+                ("Application/gRPC; charset=utf-8", "application/grpc"),
+                ("application/grpc-web", "application/grpc-web"),
+                ("application/grpc-web+PROTO", "application/grpc-web+proto"),
+                ("application/grpc-web+json", "application/grpc-web"),
+                ("application/grpc-web-text", "application/grpc-web-text"),
+                ("application/grpc-web-text+proto; x", "application/grpc-web-text+proto"),
+            ] {
+                assert_eq!(form(&method, kind), AnswerForm::Grpc(answered), "{method} {kind}");
             }
             for kind in ["application/json", "application/grp", "text/plain, application/grpc", ""]
             {

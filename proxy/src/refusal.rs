@@ -245,7 +245,7 @@ impl Failure {
         let status = StatusCode::from_u16(number).expect("a failure has a status of HTTP");
         let forwarded = if may_be_sent { r#""unknown""# } else { "false" };
         let mut response = match form {
-            AnswerForm::Grpc => grpc_answer(grpc_status, code),
+            AnswerForm::Grpc(kind) => grpc_answer(kind, grpc_status, code),
             AnswerForm::HeadOnly => problem_answer(status, Bytes::new()),
             AnswerForm::Problem => problem_answer(
                 status,

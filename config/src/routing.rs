@@ -7,7 +7,7 @@ use crate::captures::Captures;
 use crate::config::Config;
 use crate::path_template::{PathMatch, PathTemplate, shown_segment};
 use crate::percent::{is_ambiguous, names_a_host};
-use crate::route::Route;
+use crate::route::{Mode, Route};
 use crate::routes::Routes;
 
 /// Where a request goes.
@@ -80,6 +80,9 @@ impl Routes {
             if !route.serves(|| *host) {
                 continue;
             }
+            if path == "*" && route.takes_options_of_server() {
+                return Routing::To { route, index, captures: Captures::default() };
+            }
             match route.path.matches_unambiguous(path) {
                 PathMatch::No => {}
                 PathMatch::Yes(_) if fenced && route.sends_to_a_host(path) => {
@@ -147,6 +150,11 @@ impl Route {
         same_hosts && self.path.overlaps(&other.path)
     }
 
+    /// Whether it takes `OPTIONS *`, which is about no path, and so under no lock.
+    fn takes_options_of_server(&self) -> bool {
+        self.mode == Mode::Off && self.path.as_str() == "/"
+    }
+
     /// Whether some workers take what is left of a path without its prefix for one of another host.
     fn sends_to_a_host(&self, path: &str) -> bool {
         let prefix = self.rewrite.strip_prefix.as_ref();
@@ -190,7 +198,6 @@ mod tests {
 
     use super::*;
     use crate::path_template::PathTemplate;
-    use crate::route::Mode;
     use crate::route::tests::any_route;
 
     const GUARDED: &str = r#"lock = { source = "main", key = "/shards/{shard}/lock" }"#;
@@ -244,6 +251,7 @@ mod tests {
         check(&config, None, "/files/x", "files");
         check(&config, None, "/x", "none");
         check(&config, None, "*", "none");
+        check(&config, Some("admin.example"), "*", "admin");
         for host in ["admin.example", "ADMIN.example:8080", "admin.example.", "Admin.Example.:80"] {
             check(&config, Some(host), "/x", "admin");
         }

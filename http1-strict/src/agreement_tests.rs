@@ -35,7 +35,7 @@ fn by_the_grammar(bytes: &[u8]) -> (Vec<Read>, usize) {
     let mut grammar = RequestGrammar::default();
     let (mut whole, mut head, mut body) = (Vec::new(), Vec::new(), Vec::new());
     for (at, byte) in bytes.iter().enumerate() {
-        let was_in_body = grammar.is_in_body();
+        let (was_in_body, encoded) = (grammar.is_in_body(), grammar.encoded());
         if grammar.is_in_data() {
             body.push(*byte);
         } else if !was_in_body {
@@ -43,6 +43,10 @@ fn by_the_grammar(bytes: &[u8]) -> (Vec<Read>, usize) {
         }
         if grammar.read(&[*byte]).is_err() {
             return (whole, at);
+        }
+        if grammar.encoded() != encoded {
+            head.pop();
+            head.extend_from_slice(format!("%{byte:02X}").as_bytes());
         }
         if grammar.is_between() {
             let head = String::from_utf8_lossy(&std::mem::take(&mut head)).into_owned();
@@ -119,9 +123,7 @@ fn check(bytes: &[u8], lengths: &[usize]) {
     let read = by_hyper(StrictReader::new(Script::new(bytes, lengths), progress.clone()));
     let shown = String::from_utf8_lossy(bytes);
     // hyper reads nothing after an invalid target, or after a request of HTTP/1.0.
-    let is_invalid_target = |target: &str| {
-        target.contains(char::REPLACEMENT_CHARACTER) || target.parse::<Uri>().is_err()
-    };
+    let is_invalid_target = |target: &str| target.parse::<Uri>().is_err();
     let ends = |(line, _): &Read| {
         line.ends_with("1.0") || is_invalid_target(line.split(' ').next().unwrap())
     };
@@ -137,7 +139,7 @@ fn check(bytes: &[u8], lengths: &[usize]) {
 }
 
 /// Valid requests that together use every rule of the grammar.
-const VALID: [&str; 12] = [
+const VALID: [&str; 13] = [
     "GET /a HTTP/1.1\r\nHost: h\r\n\r\n",
     "\r\n\r\nGET /b?c=%00 HTTP/1.1\r\n\r\n",
     "DELETE /c HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n",
@@ -149,11 +151,12 @@ const VALID: [&str; 12] = [
     "PUT /i HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n0\r\n1\r\n\r\r\n1\r\n\n\r\n0\r\n\r\n",
     "GET /j HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nA\r\n0123456789\r\na\r\n0123456789\r\n0\r\n\r\n",
     "HEAD /k HTTP/1.1\r\n!#$%&'*+-.^_`|~: \"(),/:;<=>?@[\\]{}\u{e9}\r\n\r\n",
+    "GET /\"<>`\u{e9}?\"<>`\u{e9} HTTP/1.1\r\nX: <\u{e9}>\r\n\r\n",
     "POST /l HTTP/1.1\r\nContent-Length: 40\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 100\r\n\r\n0",
 ];
 
 /// Bytes to insert into valid requests, or to replace a part of them.
-const ODD: [&str; 34] = [
+const ODD: [&str; 36] = [
     "\r",
     "\n",
     "\r\n",
@@ -177,6 +180,8 @@ const ODD: [&str; 34] = [
     "#",
     "\u{7f}",
     "\u{e9}",
+    "<",
+    "`",
     "Content-Length: 3\r\n",
     "Content-Length: 0\r\n",
     "Transfer-Encoding: chunked\r\n",
@@ -226,6 +231,21 @@ fn reader_returns_all_bytes_before_the_first_violation_only() {
             let end: &[u8] = if fine < bytes.len() { b"\0\n\r\n\r\n" } else { b"" };
             assert_eq!(read, [&bytes[..fine], end].concat(), "a line feed at {at}");
         }
+    }
+}
+
+#[test]
+fn odd_bytes_of_targets_are_percent_encoded() {
+    let bytes = b"GET /a<\xff?\"> HTTP/1.1\r\nX: <\xff>\r\nContent-Length: 2\r\n\r\n<\xffGET `{|}^\\ HTTP/1.0\r\n\r\n";
+    let read = b"GET /a%3C%FF?%22%3E HTTP/1.1\r\nX: <\xff>\r\nContent-Length: 2\r\n\r\n<\xffGET %60{|}^\\ HTTP/1.0\r\n\r\n";
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for (length, room) in [(1, 1), (1, 200), (200, 1), (7, 5), (200, 200)] {
+        let mut reader = StrictReader::new(Script::new(bytes, &[length]), Progress::default());
+        let (mut returned, mut buffer) = (Vec::new(), vec![0; room]);
+        while let count @ 1.. = runtime.block_on(reader.read(&mut buffer)).unwrap() {
+            returned.extend_from_slice(&buffer[..count]);
+        }
+        assert_eq!(returned, read, "in pieces of {length}, read by {room}");
     }
 }
 

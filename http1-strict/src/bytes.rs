@@ -4,8 +4,11 @@
 const TOKEN: u8 = 1;
 /// In a field value: visible ASCII, spaces, tabs, and bytes above 0x7F.
 const VALUE: u8 = 2;
-/// In a request target. Not `#`: servers disagree on whether a fragment is part of the path.
+/// In a request target as it is. Not `#`: servers disagree on whether a fragment is part of the
+/// path.
 const TARGET: u8 = 4;
+/// In a request target percent-encoded: parsers of URIs refuse it, or disagree on it.
+const ENCODED: u8 = 8;
 
 static CLASSES: [u8; 256] = classes();
 
@@ -20,7 +23,9 @@ const fn classes() -> [u8; 256] {
         if matches!(byte, b'\t' | b' '..=b'~' | 0x80..) {
             classes[index] |= VALUE;
         }
-        if matches!(byte, b'!'..=b'~' | 0x80..) && byte != b'#' {
+        if matches!(byte, b'"' | b'<' | b'>' | b'`' | 0x80..) {
+            classes[index] |= ENCODED;
+        } else if byte.is_ascii_graphic() && byte != b'#' {
             classes[index] |= TARGET;
         }
         index += 1;
@@ -44,6 +49,10 @@ pub(crate) fn is_target(byte: u8) -> bool {
     CLASSES[usize::from(byte)] & TARGET != 0
 }
 
+pub(crate) fn is_encoded_in_target(byte: u8) -> bool {
+    CLASSES[usize::from(byte)] & ENCODED != 0
+}
+
 /// The number of bytes at the start of a text for which `is` holds.
 pub(crate) fn run_of(text: &[u8], is: impl Fn(u8) -> bool) -> usize {
     text.iter().position(|byte| !is(*byte)).unwrap_or(text.len())
@@ -60,7 +69,9 @@ mod tests {
             let separates = b"\"(),/:;<=>?@[\\]{}".contains(&byte);
             assert_eq!(is_token(byte), visible && !separates, "{byte}");
             assert_eq!(is_value(byte), visible || b" \t".contains(&byte) || byte >= 0x80, "{byte}");
-            assert_eq!(is_target(byte), (visible || byte >= 0x80) && byte != b'#', "{byte}");
+            let is_encoded = b"\"<>`".contains(&byte) || byte >= 0x80;
+            assert_eq!(is_encoded_in_target(byte), is_encoded, "{byte}");
+            assert_eq!(is_target(byte), visible && byte != b'#' && !is_encoded, "{byte}");
         }
     }
 }

@@ -12,6 +12,9 @@ pub enum GrammarError {
         "a request line that is not a method, a target and HTTP/1.0 or 1.1, with one space between them"
     )]
     RequestLine,
+    /// A target contains a control byte or `#` (section 3.2).
+    #[error("byte {0:#04x} in the target, where it has to be percent-encoded")]
+    Target(u8),
     /// A line does not begin with a field name and its colon (section 5). Folded lines (section
     /// 5.2) are such lines.
     #[error("a line that does not begin with a field name and a colon")]

@@ -1,6 +1,6 @@
 //! The state machine that reads the requests of one connection.
 
-use crate::bytes::{is_target, is_token, is_value, run_of};
+use crate::bytes::{is_encoded_in_target, is_target, is_token, is_value, run_of};
 use crate::error::{GrammarError, Violation};
 use crate::framing::{Field, Framing, Name, chunked_goes_on, is_all_of_chunked, with_size_digit};
 use crate::state::State;
@@ -17,6 +17,8 @@ pub struct RequestGrammar {
     state: State,
     /// The number of heads that have ended.
     heads: u64,
+    /// The number of bytes in targets that have to be percent-encoded.
+    encoded: u64,
     is_http_1_0: bool,
     name: Name,
     framing: Framing,
@@ -43,6 +45,7 @@ impl Default for RequestGrammar {
         RequestGrammar {
             state: State::Between,
             heads: 0,
+            encoded: 0,
             is_http_1_0: false,
             name: Name::EMPTY,
             framing: Framing::NoBody,
@@ -83,6 +86,12 @@ impl RequestGrammar {
     /// The number of heads that have ended.
     pub fn heads(&self) -> u64 {
         self.heads
+    }
+
+    /// The number of bytes so far in targets for which [`StrictReader`](crate::StrictReader) returns
+    /// a percent-encoding.
+    pub(crate) fn encoded(&self) -> u64 {
+        self.encoded
     }
 
     /// Whether the next byte belongs to the body, chunk lines or trailers of the request whose head
@@ -140,8 +149,8 @@ impl RequestGrammar {
 
             State::Method if byte == b' ' => Some(State::TargetStart),
             State::Method => is_token(byte).then_some(State::Method),
-            State::TargetStart => is_target(byte).then_some(State::Target),
-            State::Target => (byte == b' ').then_some(State::Version(0)),
+            State::Target if byte == b' ' => Some(State::Version(0)),
+            State::TargetStart | State::Target => self.in_target(byte).then_some(State::Target),
             State::Version(at) => {
                 (VERSION.get(usize::from(at)) == Some(&byte)).then(|| after_version(at))
             }
@@ -178,6 +187,12 @@ impl RequestGrammar {
             | State::ExtensionEnd => self.state.next_of_extension(byte),
         };
         next.ok_or_else(|| self.state.error(byte))
+    }
+
+    fn in_target(&mut self, byte: u8) -> bool {
+        let is_encoded = is_encoded_in_target(byte);
+        self.encoded = self.encoded.wrapping_add(u64::from(is_encoded));
+        is_encoded || is_target(byte)
     }
 
     fn next_of_length(&mut self, byte: u8) -> Result<Option<State>, GrammarError> {

@@ -1,6 +1,6 @@
 //! Checks, for each place in a request, exactly which bytes may stand there.
 
-use crate::bytes::{is_target, is_token, is_value};
+use crate::bytes::{is_encoded_in_target, is_target, is_token, is_value};
 use crate::error::GrammarError;
 use crate::grammar::RequestGrammar;
 
@@ -38,8 +38,9 @@ fn request_line_allows_one_class_of_bytes_in_each_place() {
     }
     check("\r", one_of("\n"));
     check("GET", |byte| byte == b' ' || is_token(byte));
-    check("GET ", is_target);
-    check("GET /", |byte| byte == b' ' || is_target(byte));
+    let in_target = |byte| is_target(byte) || is_encoded_in_target(byte);
+    check("GET ", in_target);
+    check("GET /", |byte| byte == b' ' || in_target(byte));
     for (at, letter) in "HTTP/1.".bytes().enumerate() {
         check(&format!("GET / {}", &"HTTP/1."[..at]), |byte| byte == letter);
     }
@@ -144,8 +145,9 @@ fn each_violation_has_its_error() {
         (format!("{LINE}A: b\n"), GrammarError::LineEnd),
         (format!("{LINE}A: b\rC: d"), GrammarError::LineEnd),
         ("GET  /".to_owned(), GrammarError::RequestLine),
+        ("GET /\t".to_owned(), GrammarError::Target(b'\t')),
         ("GET / HTTP/1.2".to_owned(), GrammarError::RequestLine),
-        ("GET /a#b".to_owned(), GrammarError::RequestLine),
+        ("GET /a#b".to_owned(), GrammarError::Target(b'#')),
         (format!("{LINE} A: b"), GrammarError::Name),
         (format!("{LINE}A : b"), GrammarError::Name),
         (format!("{LINE}A: \0"), GrammarError::Value),

@@ -1,5 +1,8 @@
 //! The request grammar of HTTP/1.1 (RFC 9112), for servers whose HTTP library accepts more than
-//! that. Does not parse: it builds no request, keeps no bytes and decodes no body.
+//! that. Does not parse: it builds no request and decodes no body.
+//!
+//! One thing is changed: a target has `"`, `<`, `>`, a backtick and bytes above 0x7F
+//! percent-encoded. Parsers of URIs refuse some of these, or disagree on them.
 //!
 //! Most servers, hyper among them, accept a bare line feed as the end of a line, a `Content-Length`
 //! that is given twice, or one beside `Transfer-Encoding`. A proxy in front of such a server may

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::error::GrammarError;
+use crate::error::{GrammarError, Violation};
 use crate::grammar::{RequestGrammar, Unfinished};
 
 /// The bytes that a reader returns in place of the first byte that the grammar does not allow.
@@ -30,8 +30,6 @@ enum Stage {
         why: GrammarError,
         /// The request whose body broke the grammar. `None` if a head did.
         in_body_of: Option<u64>,
-        /// The part of [`REJECTED`] that the reader has yet to return.
-        left: &'static [u8],
     },
     /// The connection has switched to another protocol.
     Switched,
@@ -86,7 +84,7 @@ impl Progress {
 }
 
 /// An [`AsyncRead`] that returns the bytes of another one as long as they are requests by the
-/// grammar.
+/// grammar, with some bytes of targets percent-encoded.
 ///
 /// In place of the first byte that the grammar does not allow, it returns the six bytes
 /// `\0\n\r\n\r\n`, which hyper rejects in every place, then the end of the stream. So the server
@@ -112,12 +110,14 @@ impl Progress {
 pub struct StrictReader<R> {
     inner: R,
     progress: Progress,
+    /// Bytes to return before the next ones are read. Mostly none.
+    left: Vec<u8>,
 }
 
 impl<R> StrictReader<R> {
     /// Reads a new connection through `inner`. `progress` must be new, too.
     pub fn new(inner: R, progress: Progress) -> StrictReader<R> {
-        StrictReader { inner, progress }
+        StrictReader { inner, progress, left: Vec::new() }
     }
 
     /// Returns the inner reader, which continues behind the last byte that this reader read.
@@ -132,33 +132,56 @@ impl<R: AsyncRead + Unpin> AsyncRead for StrictReader<R> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let StrictReader { inner, progress } = &mut *self;
+        let StrictReader { inner, progress, left } = &mut *self;
+        if !left.is_empty() {
+            put(left, buffer);
+            return Poll::Ready(Ok(()));
+        }
         let mut stage = progress.0.borrow_mut();
         let grammar = match &mut *stage {
             Stage::Reading(grammar) => grammar,
-            Stage::Rejected { left, .. } => {
-                put(left, buffer);
-                return Poll::Ready(Ok(()));
-            }
+            Stage::Rejected { .. } => return Poll::Ready(Ok(())),
             Stage::Switched => return Poll::Pending,
         };
-        let before = buffer.filled().len();
+        let start = buffer.filled().len();
         ready!(Pin::new(inner).poll_read(cx, buffer))?;
-        if let Err(violation) = grammar.read(buffer.filled().get(before..).unwrap_or_default()) {
-            let in_body_of = grammar.is_in_body().then(|| grammar.heads());
-            let mut left = REJECTED;
-            buffer.set_filled(before.saturating_add(violation.offset));
-            put(&mut left, buffer);
-            *stage = Stage::Rejected { why: violation.error, in_body_of, left };
+        let before = grammar.clone();
+        let bytes = buffer.filled().get(start..).unwrap_or_default();
+        let violation = grammar.read(bytes).err();
+        if violation.is_none() && grammar.encoded() == before.encoded() {
+            return Poll::Ready(Ok(()));
         }
+        let fine = violation.map_or(bytes.len(), |violation| violation.offset);
+        *left = encoded(before, bytes.get(..fine).unwrap_or_default());
+        if let Some(Violation { error: why, .. }) = violation {
+            let in_body_of = grammar.is_in_body().then(|| grammar.heads());
+            left.extend_from_slice(REJECTED);
+            *stage = Stage::Rejected { why, in_body_of };
+        }
+        buffer.set_filled(start);
+        put(left, buffer);
         Poll::Ready(Ok(()))
     }
 }
 
-/// Moves as much of `left` to the buffer as the buffer has room for. An empty `left` is the end of
-/// the stream.
-fn put(left: &mut &'static [u8], buffer: &mut ReadBuf<'_>) {
-    let (now, later) = left.split_at(left.len().min(buffer.remaining()));
-    buffer.put_slice(now);
+/// These bytes, which the grammar allows here, with some of their targets percent-encoded.
+fn encoded(mut grammar: RequestGrammar, bytes: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(bytes.len() + 64);
+    for byte in bytes {
+        let before = grammar.encoded();
+        let _ = grammar.read(std::slice::from_ref(byte)); // It has been read before.
+        if grammar.encoded() == before {
+            encoded.push(*byte);
+        } else {
+            encoded.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        }
+    }
+    encoded
+}
+
+/// Moves as much of `left` to the buffer as the buffer has room for.
+fn put(left: &mut Vec<u8>, buffer: &mut ReadBuf<'_>) {
+    let later = left.split_off(left.len().min(buffer.remaining()));
+    buffer.put_slice(left);
     *left = later;
 }

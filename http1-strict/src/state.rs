@@ -90,10 +90,10 @@ impl State {
             State::Between
             | State::Blank
             | State::Method
-            | State::TargetStart
-            | State::Target
             | State::Version(_)
             | State::VersionDigit => GrammarError::RequestLine,
+            State::TargetStart | State::Target if byte != b' ' => GrammarError::Target(byte),
+            State::TargetStart | State::Target => GrammarError::RequestLine,
             State::LineStart | State::Name => GrammarError::Name,
             State::Value => GrammarError::Value,
             State::LengthStart | State::LengthDigits | State::LengthEnd => GrammarError::Length,

@@ -26,7 +26,7 @@ pub async fn route(
     context: &Rc<RequestContext>,
     request: &mut Request<ClientBody>,
 ) -> Result<GuardedBy, Answer> {
-    if request.body().waits_in_vain() {
+    if request.body().expects_in_vain() {
         return Err(context.fail(Failure::Expectation));
     }
     let asks_for_fence =
@@ -54,6 +54,10 @@ fn find(context: &RequestContext, request: &Request<ClientBody>) -> Result<Guard
     }
     if request.method() == Method::CONNECT {
         return Err(context.fail(Failure::NotSupported));
+    }
+    // The one method that has this target (RFC 9112, section 3.2.4).
+    if request.uri().path() == "*" && request.method() != Method::OPTIONS {
+        return Err(context.fail(Failure::BadTarget));
     }
     let host = named_host(context, request)?;
     match context.share.generation.config.route(host, request.uri().path()) {

@@ -54,8 +54,9 @@ enum Expects {
     Nothing,
     /// hyper sends it when the body is read.
     Continue,
-    /// hyper never does: it knows the word where it stands alone, in the last of such fields.
-    ContinueInVain,
+    /// It expects something else, or something beside that: nobody meets it. hyper knows the word
+    /// where it stands alone, in the last of such fields.
+    InVain,
 }
 
 /// Why the rest of a request's body will not come.
@@ -173,9 +174,9 @@ impl ClientBody {
         self.expects != Expects::Nothing
     }
 
-    /// Whether its client may wait for `100 Continue` that is never sent.
-    pub fn waits_in_vain(&self) -> bool {
-        self.expects == Expects::ContinueInVain
+    /// Whether its client expects what nobody meets.
+    pub fn expects_in_vain(&self) -> bool {
+        self.expects == Expects::InVain
     }
 
     /// Stops the timeout until the body is polled again: until then, its client is neither silent
@@ -300,7 +301,7 @@ impl Drop for ClientBody {
         if self.is_end_stream() {
             return;
         }
-        if self.is_held_back() {
+        if self.is_held_back() && self.connection.protocol() == Protocol::Http1 {
             // Dropping it makes hyper respond without asking for it, and close: the client may send
             // it all the same.
             self.connection.state.borrow_mut().unasked = self.request;
@@ -312,18 +313,20 @@ impl Drop for ClientBody {
 
 impl Expects {
     fn of(request: &Request<Incoming>) -> Expects {
-        if request.version() != Version::HTTP_11 || request.body().is_end_stream() {
-            return Expects::Nothing;
-        }
         let is_continue = |word: &[u8]| word.trim_ascii().eq_ignore_ascii_case(b"100-continue");
         let expectations = request.headers().get_all(EXPECT);
         let Some(last) = expectations.iter().next_back() else { return Expects::Nothing };
-        if is_continue(last.as_bytes()) {
-            return Expects::Continue;
-        }
-        let mut words =
+        let words =
             expectations.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-        if words.any(is_continue) { Expects::ContinueInVain } else { Expects::Nothing }
+        let mut words = words.filter(|word| !word.trim_ascii().is_empty()).peekable();
+        let is_none = words.peek().is_none();
+        if !words.all(is_continue) {
+            return Expects::InVain;
+        }
+        if is_none || request.version() != Version::HTTP_11 || request.body().is_end_stream() {
+            return Expects::Nothing;
+        }
+        if is_continue(last.as_bytes()) { Expects::Continue } else { Expects::InVain }
     }
 }
 

@@ -40,7 +40,8 @@ pub(crate) fn begin(stream: u32, path: &str, tenure: &Tenure) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &head("POST", path, tenure))
 }
 
-fn head(method: &str, path: &str, tenure: &Tenure) -> Vec<u8> {
+/// The fields of a request.
+pub(crate) fn head(method: &str, path: &str, tenure: &Tenure) -> Vec<u8> {
     let revision = tenure.revision.to_string();
     let fields = [
         (":method", method),

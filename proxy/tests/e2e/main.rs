@@ -46,6 +46,7 @@ mod identity;
 mod limits;
 mod rewrites;
 mod secrets;
+mod targets;
 mod transport;
 mod unread_heads;
 mod upstream_tls;

@@ -5,6 +5,7 @@ use fencepost_tests::{
 };
 
 use crate::fencepost::{Config, Fencepost, Route};
+use crate::frames::{Client, END_HEADERS, END_STREAM, HEADERS, frame, head as ask_head, literal};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Ledger, Scene, send};
 use crate::store::{Store, Tenure};
@@ -140,27 +141,36 @@ async fn a_refusal_in_the_middle_of_an_upload_is_a_status() {
 #[tokio::test]
 async fn an_unknown_expectation_is_answered_at_once() {
     let (scene, tenure) = held().await;
-    for expectations in
-        ["Expect: 100-continue, x", "Expect: x,100-Continue", "Expect: 100-continue\r\nExpect: x"]
-    {
-        for body in ["", "hello"] {
+    for expectations in [
+        "Expect: 100-continue, x",
+        "Expect: x,100-Continue",
+        "Expect: 100-continue\r\nExpect: x",
+        "Expect: x",
+        "Expect: 200-ok; 100-continue",
+    ] {
+        for (framing, body) in
+            [("Content-Length: 5\r\n", ""), ("Content-Length: 5\r\n", "hello"), ("", "")]
+        {
             let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
-            let framing = format!("{expectations}\r\nContent-Length: 5\r\n");
-            connection.send(head("POST", "/upload", &tenure, &framing) + body).await.unwrap();
+            let fields = format!("{expectations}\r\n{framing}");
+            connection.send(head("POST", "/upload", &tenure, &fields) + body).await.unwrap();
             let answer = connection.response().await.unwrap();
             // What the client sends next may be a request, or the body all the same.
-            assert_eq!(
-                (answer.status, answer.header("connection")),
-                (417, Some("close")),
-                "{expectations}"
-            );
-            assert_eq!(connection.rest().await.unwrap(), b"", "{expectations}");
+            let closes = (!framing.is_empty()).then_some("close");
+            assert_eq!((answer.status, answer.header("connection")), (417, closes), "{fields}");
+            if closes.is_some() {
+                assert_eq!(connection.rest().await.unwrap(), b"", "{fields}");
+            }
         }
     }
+    let mut over_http2 = Client::open(&scene.fence.listener, &[]).await;
+    let expecting = [ask_head("POST", "/upload", &tenure), literal("expect", "x", 0)].concat();
+    over_http2.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &expecting)).await;
+    assert!(!over_http2.is_answered(1).await);
     // Nobody waits for leave to send nothing.
     let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
     connection
-        .send(head("POST", "/empty", &tenure, "Expect: 100-continue, x\r\nContent-Length: 0\r\n"))
+        .send(head("POST", "/empty", &tenure, "Expect: 100-continue\r\nContent-Length: 0\r\n"))
         .await
         .unwrap();
     assert_eq!(connection.response().await.unwrap().status, 200);

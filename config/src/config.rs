@@ -64,8 +64,8 @@ impl Config {
         Config::read(&flags.to_toml(), Notes::default())
     }
 
-    fn read(text: &str, notes: Notes) -> Result<Config, Problems> {
-        let (document, errors) = DeTable::parse_recoverable(text);
+    fn read(text: &str, mut notes: Notes) -> Result<Config, Problems> {
+        let (mut document, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             let span = error.span().unwrap_or(text.len()..text.len());
             let mut message = error.message().to_owned();
@@ -74,6 +74,7 @@ impl Config {
             }
             notes.syntax_problem(text, span.start, &message);
         }
+        notes.put_in_variables(document.get_mut());
         let read = || Config::read_table(Table::root(&notes, document.get_ref()));
         let config = errors.is_empty().then(read);
         let (warnings, places) = notes.finish()?;

@@ -15,7 +15,7 @@ const FOREIGN: &[(&[&str], &str)] = &[
     (&["client_body_timeout"], "the nearest is body_timeout in [limits]"),
     (
         &["retries", "retry", "max_retries", "num_retries", "attempts", "proxy_next_upstream"],
-        "the worker gets a request once at most, and a refusal says whether to send it again",
+        "the nearest is connect_retries in [limits], for connections; a worker gets a request once at most",
     ),
     (
         &["bind", "port", "listen_address", "addr", "entrypoint", "listeners"],

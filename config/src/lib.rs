@@ -13,6 +13,7 @@ mod places;
 mod problem;
 mod reader;
 mod units;
+mod variables;
 
 mod address;
 mod captures;

@@ -8,12 +8,14 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use crate::problem::{Place, Problem};
+use crate::variables::Hidden;
 
 /// Where each key of a configuration is written, and its value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
     pub(crate) file: Option<Arc<str>>,
     pub(crate) tables: Arc<Vec<WrittenTable>>,
+    pub(crate) hidden: Arc<Hidden>,
 }
 
 /// A table of the file with all its keys, defaults included.
@@ -68,7 +70,18 @@ impl Places {
             let line_of = |name: &str| Some(table.keys.iter().find(|key| key.name() == name)?.line);
             line_of(rest).or_else(|| line_of(parent)).unwrap_or(table.line)
         });
+        let text = self.hidden.hide(text.to_string());
         Problem::new(&self.file, &Place { line, key: key.to_owned() }, text)
+    }
+
+    /// A text with the file's `${NAME}` in place of what that stands for.
+    pub fn shown<'t>(&self, text: impl Into<Cow<'t, str>>) -> Cow<'t, str> {
+        self.hidden.hide(text)
+    }
+
+    /// Whether the file has values of the environment.
+    pub fn has_variables(&self) -> bool {
+        !self.hidden.is_empty()
     }
 }
 

@@ -5,8 +5,12 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
 use crate::flags::flag_of;
 use crate::places::{Places, WrittenTable};
+use crate::variables::{Variables, Written};
 
 /// An error, or in a list of warnings a warning, with the place where it is written.
 ///
@@ -106,6 +110,8 @@ pub(crate) struct Notes {
     file: Option<Arc<str>>,
     /// Where each line of the file begins; empty for the command line.
     line_starts: Vec<usize>,
+    /// What of the file stands for variables of the environment.
+    variables: Variables,
     noted: RefCell<Noted>,
 }
 
@@ -125,12 +131,31 @@ impl Notes {
 
     /// The key here is wrong.
     pub(crate) fn problem(&self, place: &Place, text: impl fmt::Display) {
-        self.noted.borrow_mut().problems.push(Problem::new(&self.file, place, text));
+        let problem = Problem::new(&self.file, place, self.hide(text));
+        self.noted.borrow_mut().problems.push(problem);
     }
 
     /// The key here works, and its user should know what it means.
     pub(crate) fn warning(&self, place: &Place, text: impl fmt::Display) {
-        self.noted.borrow_mut().warnings.push(Problem::new(&self.file, place, text));
+        let warning = Problem::new(&self.file, place, self.hide(text));
+        self.noted.borrow_mut().warnings.push(warning);
+    }
+
+    fn hide(&self, text: impl fmt::Display) -> String {
+        self.variables.hidden.hide(text.to_string()).into_owned()
+    }
+
+    /// The variable that a value of the file stands for.
+    pub(crate) fn variable(&self, value: &Spanned<DeValue<'_>>) -> Option<&Written> {
+        self.variables.at(value.span().start)
+    }
+
+    /// Puts variables of the environment into a file. A command line has none.
+    pub(crate) fn put_in_variables(&mut self, document: &mut DeTable<'_>) {
+        if self.file.is_some() {
+            let environment = |name: &str| std::env::var(name).ok();
+            self.variables = Variables::put_in(document, &environment);
+        }
     }
 
     /// The file is not TOML at this offset.
@@ -161,6 +186,7 @@ impl Notes {
         let Noted { problems, mut warnings, tables } = self.noted.into_inner();
         Problems::none(problems)?;
         warnings.sort_by_key(|warning| warning.place.line);
-        Ok((warnings, Places { file: self.file, tables: Arc::new(tables) }))
+        let hidden = Arc::new(self.variables.hidden);
+        Ok((warnings, Places { file: self.file, tables: Arc::new(tables), hidden }))
     }
 }

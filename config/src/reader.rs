@@ -9,12 +9,14 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::foreign::{nearest_offered, right_shape};
 use crate::places::{NONE, WrittenKey, WrittenTable, shown};
 use crate::problem::{Notes, Place, must_be};
 use crate::units::Unit;
+use crate::variables::Written;
 
 type Key = &'static str;
 type Read<T> = Result<T, String>;
@@ -176,19 +178,18 @@ impl<'t> Table<'t> {
     /// problem.
     pub(crate) fn list<T: Eq>(&mut self, key: Key, parse: impl Fn(&str) -> Read<T>) -> List<T> {
         let list = self.read(key, "a list of strings", DeValue::as_array);
-        let (mut texts, mut values): (Vec<&str>, List<T>) = (Vec::new(), Vec::new());
+        let (mut texts, mut values): (Vec<Cow<'_, str>>, List<T>) = (Vec::new(), Vec::new());
         for (place, item) in self.items(key, list) {
-            let text = item.as_str().ok_or_else(|| wrong_type("a string", item));
-            texts.extend(text.as_ref().ok());
+            let text = self.text_of(item);
+            texts.extend(text.as_ref().map(|text| self.shown(item, text)));
             match text.and_then(|text| Ok((text, parse(text)?))) {
                 Ok((text, value)) if values.iter().any(|(_, other)| *other == value) => {
                     self.notes.problem(&place, format_args!("{text:?} is in the list already"));
                 }
                 Ok((_, value)) => values.push((place, value)),
-                Err(problem) => self.notes.problem(&place, problem),
+                Err(problem) => self.notes.problem(&place, self.told(Some(item), problem)),
             }
         }
-        let texts: Vec<_> = texts.into_iter().map(shown).collect();
         self.record(key, format!("[{}]", texts.join(", ")));
         values
     }
@@ -205,15 +206,16 @@ impl<'t> Table<'t> {
         for (name, value) in table.into_iter().flatten() {
             let (line, name) = (self.notes.line_of(name.span().start), name.get_ref());
             let place = self.place_of(key).child(line, name);
-            let text = value.get_ref().as_str();
-            let text = text.ok_or_else(|| wrong_type("a string", value.get_ref()));
-            texts.extend(text.as_ref().map(|text| format!("{} = {}", shown(name), shown(text))));
+            let text = self.text_of(value);
+            let shown_value =
+                |text: &&str| format!("{} = {}", shown(name), self.shown(value, text));
+            texts.extend(text.as_ref().map(shown_value));
             match text.and_then(|text| parse(name, text)) {
                 Ok((name_read, _)) if values.iter().any(|(other, _)| *other == name_read) => {
                     self.notes.problem(&place, format_args!("{name:?} is in the table already"));
                 }
                 Ok(read) => values.push(read),
-                Err(problem) => self.notes.problem(&place, problem),
+                Err(problem) => self.notes.problem(&place, self.told(Some(value), problem)),
             }
         }
         self.record(key, format!("{{{}}}", texts.join(", ")));
@@ -253,7 +255,7 @@ impl<'t> Table<'t> {
         let list = self.read(key, &expected, DeValue::as_array);
         self.record_key(key, None);
         let items = self.items(key, list).into_iter();
-        items.filter_map(|(place, item)| self.item(place, item)).collect()
+        items.filter_map(|(place, item)| self.item(place, item.get_ref())).collect()
     }
 
     /// Tables of one kind, each with a name: `[key.NAME]`.
@@ -279,7 +281,7 @@ impl<'t> Table<'t> {
     /// A list that is missing or empty is a problem: `what` says what is missing.
     pub(crate) fn require_items(&self, key: Key, what: &str) {
         let is_empty = |value: &DeValue<'_>| value.as_array().is_some_and(|list| list.is_empty());
-        if self.find(key).is_none_or(|(_, value)| is_empty(value)) {
+        if self.find(key).is_none_or(|(_, value)| is_empty(value.get_ref())) {
             self.problem(key, format_args!("missing: {what}"));
         }
     }
@@ -313,18 +315,27 @@ impl<'t> Table<'t> {
     ) -> Option<T> {
         self.asked.push(key);
         let (_, value) = self.find(key)?;
-        self.right(key, convert(value).ok_or_else(|| wrong_type_of(key, expected, value)))
+        let value = self.meant(value);
+        let converted = value
+            .and_then(|value| convert(value).ok_or_else(|| wrong_type_of(key, expected, value)));
+        self.right(key, converted)
+    }
+
+    fn text_of(&self, value: &'t Spanned<DeValue<'t>>) -> Read<&'t str> {
+        let value = self.meant(value)?;
+        value.as_str().ok_or_else(|| wrong_type("a string", value))
     }
 
     /// Notes the problem, if it is one.
     fn right<T>(&self, key: Key, parsed: Read<T>) -> Option<T> {
-        parsed.map_err(|problem| self.problem(key, problem)).ok()
+        let value = self.find(key).map(|(_, value)| value);
+        parsed.map_err(|problem| self.problem(key, self.told(value, problem))).ok()
     }
 
-    fn items(&self, key: Key, list: Option<&'t DeArray<'t>>) -> List<&'t DeValue<'t>> {
+    fn items(&self, key: Key, list: Option<&'t DeArray<'t>>) -> List<&'t Spanned<DeValue<'t>>> {
         let items = list.into_iter().flatten().enumerate().map(|(index, item)| {
             let line = self.notes.line_of(item.span().start);
-            (self.place.child(line, &format!("{key}[{index}]")), item.get_ref())
+            (self.place.child(line, &format!("{key}[{index}]")), item)
         });
         items.collect()
     }
@@ -338,9 +349,33 @@ impl<'t> Table<'t> {
     }
 
     /// The offset of a key and its value, if it is written.
-    fn find(&self, key: &str) -> Option<(usize, &'t DeValue<'t>)> {
+    fn find(&self, key: &str) -> Option<(usize, &'t Spanned<DeValue<'t>>)> {
         let (name, value) = self.entries?.get_key_value(key)?;
-        Some((name.span().start, value.get_ref()))
+        Some((name.span().start, value))
+    }
+
+    /// The value of a key, or of a part of it. One that stands for a variable may have none.
+    fn meant(&self, value: &'t Spanned<DeValue<'t>>) -> Read<&'t DeValue<'t>> {
+        match self.notes.variable(value).and_then(|written| written.problem.clone()) {
+            Some(problem) => Err(problem),
+            None => Ok(value.get_ref()),
+        }
+    }
+
+    /// What is wrong with a value, without the value if that is a variable's.
+    fn told(&self, value: Option<&'t Spanned<DeValue<'t>>>, problem: String) -> String {
+        let written = value.and_then(|value| self.notes.variable(value));
+        match written.filter(|written| written.problem.is_none()) {
+            Some(Written { source, .. }) => format!(
+                "what {source} stands for, which is not shown, is not what this key takes: see its line in docs/configuration.md"
+            ),
+            None => problem,
+        }
+    }
+
+    /// A text as it is shown: the variable that it is, or itself.
+    fn shown(&self, value: &Spanned<DeValue<'_>>, text: &str) -> Cow<'static, str> {
+        self.notes.variable(value).map_or_else(|| shown(text), |written| shown(&written.source))
     }
 
     fn line(&self, key: &str) -> usize {
@@ -348,7 +383,8 @@ impl<'t> Table<'t> {
     }
 
     fn record(&self, key: Key, value: impl Into<Cow<'static, str>>) {
-        self.record_key(key, Some(value.into()));
+        let written = self.find(key).and_then(|(_, value)| self.notes.variable(value));
+        self.record_key(key, Some(written.map_or(value.into(), |written| shown(&written.source))));
     }
 
     fn record_key(&self, key: Key, value: Option<Cow<'static, str>>) {

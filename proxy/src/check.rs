@@ -121,7 +121,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         {
             print(format_args!(
                 "worker {}: is the admin listener of this configuration, which is there once it is served",
-                route.upstream
+                config.places.shown(route.upstream.to_string())
             ))?;
             continue;
         }
@@ -354,7 +354,8 @@ fn show_worker(
         }
         (Err(error), _) => format!("{:#}", anyhow::Error::new(error)),
     };
-    print(format_args!("worker {}: {outcome}", route.upstream))?;
+    let line = format!("worker {}: {outcome}", route.upstream);
+    print(format_args!("{}", config.places.shown(line)))?;
     Ok(is_well)
 }
 

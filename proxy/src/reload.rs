@@ -254,6 +254,11 @@ impl Reloader {
                 );
             }
         }
+        if in_force.config.places.has_variables() {
+            tracing::info!(
+                "each ${{NAME}} of the file has its value of the start of this process: a change of the environment takes a restart"
+            );
+        }
         self.manager.ready();
         outcome
     }
@@ -319,7 +324,7 @@ impl Reloader {
                 let text = format!("{:#}", anyhow::Error::new(error));
                 Err(vec![match key {
                     Some(key) => places.problem(&key, text).to_string(),
-                    None => text,
+                    None => places.shown(text).into_owned(),
                 }])
             }
         };

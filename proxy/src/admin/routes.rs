@@ -60,7 +60,7 @@ impl Admin {
             "name": route.name,
             "path": route.path.as_str(),
             "host": route.host,
-            "upstream": route.upstream.to_string(),
+            "upstream": self.generation.config.places.shown(route.upstream.to_string()),
             "mode": route.mode.name(),
             "since_ms": millis(in_force.label.since),
             "freshness": match route.freshness {

@@ -116,6 +116,33 @@ async fn a_wrong_file_is_explained_and_the_old_one_stays() {
 }
 
 #[tokio::test]
+async fn variable_of_the_environment_is_used_and_not_shown() {
+    // cargo sets it for tests, and so for what they start.
+    let value = std::env::var("CARGO_MANIFEST_DIR").unwrap();
+    let variable = "${CARGO_MANIFEST_DIR}";
+    let set = |name: &str| format!("request_headers.set = {{ {name} = \"{variable}\" }}");
+    let scene = Scene::open(EtcdVersion::V3_5, &[Route::k().with(&set("X-One"))]).await;
+    let tenure = scene.store.hold("/k", "shard-1").await;
+    scene.admits("/", &tenure).await;
+    assert_eq!(scene.worker.seen()[0].header("x-one"), Some(&*value));
+    scene.fence.reloads(&scene.config.clone().routes(&[Route::k().with(&set("X-Two"))])).await;
+    scene.admits("/", &tenure).await;
+    assert_eq!(scene.worker.seen()[1].header("x-two"), Some(&*value));
+    let wrong = Route::k().with(&set("X-Two")).with(&format!("max_age = \"{variable}\""));
+    let refused = scene.fence.reload(&scene.config.clone().routes(&[wrong])).await;
+    assert_eq!(refused.status, 422);
+    let restart = "a change of the environment takes a restart";
+    scene.fence.until_log(restart).await;
+    let mut shown = vec![refused.text(), scene.fence.log()];
+    for path in ["/config", "/routes"] {
+        shown.push(scene.fence.admin("GET", path).await.text());
+    }
+    assert!(shown.iter().all(|text| !text.contains(&value)), "{shown:?}");
+    assert!(shown[..3].iter().all(|text| text.contains(variable)), "{shown:?}");
+    scene.finish().await;
+}
+
+#[tokio::test]
 async fn what_takes_a_restart_is_refused_as_a_whole_and_named() {
     let scene = Scene::open(EtcdVersion::V3_5, &[route("one", "shadow")]).await;
     let state_dir = Scratch::new();

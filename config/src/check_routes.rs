@@ -58,7 +58,7 @@ fn check_names(routes: &[WrittenRoute<'_>]) {
             table.notes.problem(name_place, text);
         }
         if let Some(earlier) = known.get(name.as_str()).filter(|_| !name.is_empty()) {
-            let line = earlier.reference();
+            let line = earlier.reference(table.notes);
             table.notes.problem(name_place, format_args!("another route{line} has this name"));
         }
         known.entry(name).or_insert(name_place);

@@ -7,6 +7,7 @@ use toml::de::DeTable;
 
 use crate::check_routes::check_routes;
 use crate::flags::Flags;
+use crate::include::{Included, parse_pattern, put_together};
 use crate::limits::Limits;
 use crate::listening::{Admin, Listener};
 use crate::places::Places;
@@ -55,6 +56,23 @@ impl Config {
         Config::read(text, Notes::for_file(file_name, text))
     }
 
+    /// Reads the text of a configuration file and of those that it includes, which are given in
+    /// their order: see [`included_by`](crate::included_by).
+    ///
+    /// # Errors
+    /// As for [`Config::from_toml`], each problem with the file that has it.
+    pub fn from_files(
+        file_name: &str,
+        text: &str,
+        included: &[Included],
+    ) -> Result<Config, Problems> {
+        if included.is_empty() {
+            return Config::from_toml(file_name, text);
+        }
+        let (whole, files) = put_together(file_name, text, included)?;
+        Config::read(&whole, Notes::for_files(files, &whole))
+    }
+
     /// The configuration for one worker behind one lock, from the flags of the command line: one
     /// route named `default` that takes and enforces every path.
     ///
@@ -84,6 +102,7 @@ impl Config {
 
     /// The keys of the whole file.
     fn read_table(mut t: Table<'_>) -> Config {
+        t.list("include", parse_pattern);
         let state_dir = t.text("state_dir", parse_state_dir);
         let threads = t.optional("threads", Unit::Count, 1..=1024);
         let admin = t.section("admin", Admin::read);

@@ -68,7 +68,8 @@ const FOLLOWED_LIMITS: &str = "connect_timeout connect_retries upstream_idle_tim
 /// Whether a running process follows a change of this key.
 fn follows(table: &str, key: &str) -> bool {
     match table {
-        "" | "admin" => false,
+        "" => key == "include",
+        "admin" => false,
         "limits" => FOLLOWED_LIMITS.split(' ').any(|followed| followed == key),
         table if table.starts_with("source.") => !matches!(key, "kind" | "cluster_id"),
         _ => true,

@@ -9,6 +9,7 @@
 
 mod flags;
 mod foreign;
+mod include;
 mod places;
 mod problem;
 mod reader;
@@ -53,6 +54,7 @@ pub use config::Config;
 pub use difference::{Change, Difference};
 pub use flags::Flags;
 pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};
+pub use include::{Included, included_by};
 pub use index::LockIndex;
 pub use limits::Limits;
 pub use listening::{Admin, Listener};

@@ -7,13 +7,13 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use crate::problem::{Place, Problem};
+use crate::problem::{Files, Place, Problem};
 use crate::variables::Hidden;
 
 /// Where each key of a configuration is written, and its value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
-    pub(crate) file: Option<Arc<str>>,
+    pub(crate) files: Files,
     pub(crate) tables: Arc<Vec<WrittenTable>>,
     pub(crate) hidden: Arc<Hidden>,
 }
@@ -71,7 +71,7 @@ impl Places {
             line_of(rest).or_else(|| line_of(parent)).unwrap_or(table.line)
         });
         let text = self.hidden.hide(text.to_string());
-        Problem::new(&self.file, &Place { line, key: key.to_owned() }, text)
+        Problem::new(&self.files, &Place { line, key: key.to_owned() }, text)
     }
 
     /// A text with the file's `${NAME}` in place of what that stands for.

@@ -17,26 +17,27 @@ use crate::variables::{Variables, Written};
 /// Shown as `file:line: key: text`, or as `--flag: text` if it was written on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// `None`: the command line.
-    file: Option<Arc<str>>,
+    /// With the line there. `None`: the command line.
+    file: Option<(Arc<str>, usize)>,
     column: Option<usize>,
     place: Place,
     text: String,
 }
 
 impl Problem {
-    pub(crate) fn new(file: &Option<Arc<str>>, place: &Place, text: impl fmt::Display) -> Problem {
-        Problem { file: file.clone(), column: None, place: place.clone(), text: text.to_string() }
+    pub(crate) fn new(files: &Files, place: &Place, text: impl fmt::Display) -> Problem {
+        let file = files.find(place.line);
+        Problem { file, column: None, place: place.clone(), text: text.to_string() }
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem { file, column, place: Place { line, key }, text } = self;
+        let Problem { file, column, place: Place { line: _, key }, text } = self;
         match (file, column) {
             (None, _) => write!(f, "{}: ", flag_of(key))?,
-            (Some(file), None) => write!(f, "{file}:{line}: ")?,
-            (Some(file), Some(column)) => write!(f, "{file}:{line}:{column}: ")?,
+            (Some((file, line)), None) => write!(f, "{file}:{line}: ")?,
+            (Some((file, line)), Some(column)) => write!(f, "{file}:{line}:{column}: ")?,
         }
         if file.is_some() && !key.is_empty() {
             write!(f, "{key}: ")?;
@@ -77,7 +78,7 @@ impl std::error::Error for Problems {}
 /// Where a key is written, or where it would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// 0 on the command line.
+    /// 0 on the command line. A file with others that it includes is counted through, as one.
     pub(crate) line: usize,
     /// The full name of the key, e.g. `source.main.kind`, without control characters: it is shown
     /// in a line, and on terminals.
@@ -91,9 +92,40 @@ impl Place {
         Place { line, key: format!("{}{dot}{}", self.key, key.escape_debug()) }
     }
 
-    /// How a problem elsewhere points to this place: ` (line 7)`, or nothing on the command line.
-    pub(crate) fn reference(&self) -> String {
-        if self.line == 0 { String::new() } else { format!(" (line {})", self.line) }
+    /// How a problem elsewhere points to this place: ` (line 7)`, ` (other.toml:7)` where there are
+    /// several files, or nothing on the command line.
+    pub(crate) fn reference(&self, notes: &Notes) -> String {
+        match notes.files.find(self.line) {
+            Some((file, line)) if notes.files.0.len() > 1 => format!(" ({file}:{line})"),
+            Some((_, line)) => format!(" (line {line})"),
+            None => String::new(),
+        }
+    }
+}
+
+/// Which lines are whose, where a file includes others. None on the command line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Files(Vec<Part>);
+
+/// Lines of one file that follow each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Part {
+    /// The first of them, counted through.
+    first: usize,
+    file: Arc<str>,
+    /// The number of the first in its file.
+    line: usize,
+}
+
+impl Files {
+    pub(crate) fn add(&mut self, first: usize, file: &str, line: usize) {
+        self.0.push(Part { first, file: file.into(), line });
+    }
+
+    /// The file that has a line, and the line's number there.
+    fn find(&self, line: usize) -> Option<(Arc<str>, usize)> {
+        let part = self.0.iter().rfind(|part| part.first <= line).or(self.0.first())?;
+        Some((Arc::clone(&part.file), part.line + line.saturating_sub(part.first)))
     }
 }
 
@@ -106,8 +138,7 @@ pub(crate) fn must_be(what: &str, text: &str) -> String {
 /// line.
 #[derive(Default)]
 pub(crate) struct Notes {
-    /// `None`: the command line.
-    file: Option<Arc<str>>,
+    files: Files,
     /// Where each line of the file begins; empty for the command line.
     line_starts: Vec<usize>,
     /// What of the file stands for variables of the environment.
@@ -124,20 +155,27 @@ struct Noted {
 
 impl Notes {
     pub(crate) fn for_file(name: &str, text: &str) -> Notes {
+        let mut files = Files::default();
+        files.add(1, name, 1);
+        Notes::for_files(files, text)
+    }
+
+    /// For the text of several files.
+    pub(crate) fn for_files(files: Files, text: &str) -> Notes {
         let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(newlines).collect();
-        Notes { file: Some(name.into()), line_starts, ..Notes::default() }
+        Notes { files, line_starts, ..Notes::default() }
     }
 
     /// The key here is wrong.
     pub(crate) fn problem(&self, place: &Place, text: impl fmt::Display) {
-        let problem = Problem::new(&self.file, place, self.hide(text));
+        let problem = Problem::new(&self.files, place, self.hide(text));
         self.noted.borrow_mut().problems.push(problem);
     }
 
     /// The key here works, and its user should know what it means.
     pub(crate) fn warning(&self, place: &Place, text: impl fmt::Display) {
-        let warning = Problem::new(&self.file, place, self.hide(text));
+        let warning = Problem::new(&self.files, place, self.hide(text));
         self.noted.borrow_mut().warnings.push(warning);
     }
 
@@ -152,7 +190,7 @@ impl Notes {
 
     /// Puts variables of the environment into a file. A command line has none.
     pub(crate) fn put_in_variables(&mut self, document: &mut DeTable<'_>) {
-        if self.file.is_some() {
+        if !self.files.0.is_empty() {
             let environment = |name: &str| std::env::var(name).ok();
             self.variables = Variables::put_in(document, &environment);
         }
@@ -162,7 +200,7 @@ impl Notes {
     pub(crate) fn syntax_problem(&self, text: &str, offset: usize, message: &str) {
         let line = self.line_of(offset);
         let before = text.get(self.line_starts[line - 1]..offset).unwrap_or_default();
-        let problem = Problem::new(&self.file, &Place { line, key: String::new() }, message);
+        let problem = Problem::new(&self.files, &Place { line, key: String::new() }, message);
         let column = Some(before.chars().count() + 1);
         self.noted.borrow_mut().problems.push(Problem { column, ..problem });
     }
@@ -187,6 +225,6 @@ impl Notes {
         Problems::none(problems)?;
         warnings.sort_by_key(|warning| warning.place.line);
         let hidden = Arc::new(self.variables.hidden);
-        Ok((warnings, Places { file: self.file, tables: Arc::new(tables), hidden }))
+        Ok((warnings, Places { files: self.files, tables: Arc::new(tables), hidden }))
     }
 }

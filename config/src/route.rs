@@ -176,7 +176,7 @@ pub(crate) struct WrittenRoute<'t> {
 impl<'t> WrittenRoute<'t> {
     /// How a problem of another route names this one, with the line of a key.
     pub(crate) fn named(&self, key: &str) -> String {
-        format!("route {:?}{}", self.name, self.table.place_of(key).reference())
+        format!("route {:?}{}", self.name, self.table.place_of(key).reference(self.table.notes))
     }
 
     pub(crate) fn read(mut table: Table<'t>, sources: &[Source]) -> WrittenRoute<'t> {

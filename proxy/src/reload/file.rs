@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fencepost_config::{Config, Difference, Problems};
+use fencepost_config::{Config, Difference, Included, Problems, included_by};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -13,20 +13,31 @@ use crate::file_reader::FileReader;
 /// How large the file may be. Nobody writes that much; another file may have got in its place.
 const MEBIBYTES_MAX: u64 = 16;
 
+/// How many files it may include.
+const INCLUDED_MAX: usize = 1000;
+
 /// What is in the file, or why that can't be said.
-pub(super) type Content = Result<String, String>;
+pub(super) type Content = Result<Texts, String>;
+
+/// The text of the file, and those that it includes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Texts {
+    own: String,
+    included: Vec<Included>,
+}
 
 /// The configuration file of a process.
 ///
-/// The process watches the file's content, through any links. Kubernetes changes a ConfigMap by
-/// moving a link, and an editor may replace the file. A file that is not a regular one is read at
-/// the start only, because opening a pipe again would wait for a writer.
+/// The process watches its content, and that of the files that it includes, through any links.
+/// Kubernetes changes a ConfigMap by moving a link, and an editor may replace the file. A file that
+/// is not a regular one is read at the start only, because opening a pipe again would wait for a
+/// writer.
 #[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,
     reader: FileReader,
     /// What was read at the start.
-    first: String,
+    first: Texts,
     /// Why it is read at the start only, if it is.
     read_once: Option<String>,
     /// What was acted upon last; of what is read at the start only, why.
@@ -57,7 +68,7 @@ impl ConfigFile {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn first(&self) -> Result<Config, Problems> {
-        Config::from_toml(&self.name(), &self.first)
+        Config::from_files(&self.name(), &self.first.own, &self.first.included)
     }
 
     /// How it is called in messages.
@@ -75,10 +86,10 @@ impl ConfigFile {
         content: &Content,
         old: &Arc<Config>,
     ) -> Result<(Config, Difference), Vec<String>> {
-        let text = content.clone().map_err(|error| vec![error])?;
+        let Texts { own, included } = content.clone().map_err(|error| vec![error])?;
         let (name, old) = (self.name(), Arc::clone(old));
         let compared = spawn_blocking(move || {
-            let config = Config::from_toml(&name, &text)?;
+            let config = Config::from_files(&name, &own, &included)?;
             let difference = Difference::between(&old, &config);
             Ok((config, difference))
         });
@@ -148,7 +159,46 @@ fn can_be_read_again(path: &Path) -> Result<(), String> {
     }
 }
 
-fn read(path: &Path) -> Content {
+/// Reads the file and those that it includes.
+pub(super) fn read(path: &Path) -> Content {
+    let own = read_text(path)?;
+    let mut included = Vec::new();
+    let wrong = |error| format!("{error} (included by {})", path.display());
+    for pattern in included_by(&own) {
+        for file in matching(&path.with_file_name(""), &pattern).map_err(wrong)? {
+            let text = can_be_read_again(&file).and_then(|()| read_text(&file)).map_err(wrong)?;
+            included.push(Included { name: file.display().to_string(), text });
+        }
+    }
+    if included.len() > INCLUDED_MAX {
+        return Err(format!("{}: includes more than {INCLUDED_MAX} files", path.display()));
+    }
+    Ok(Texts { own, included })
+}
+
+/// The files of a pattern, by name. As in a shell, a star does not stand for the dot of a hidden
+/// file.
+fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
+    let path = folder.join(pattern);
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some((start, end)) = name.split_once('*') else { return Ok(vec![path]) };
+    let folder = path.with_file_name("");
+    let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+    let unreadable = |error| format!("{}: {error}", folder.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        let text = name.to_string_lossy();
+        let rest = text.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+        if rest.is_some() && (!text.starts_with('.') || start.starts_with('.')) {
+            found.push(folder.join(&name));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
     let name = path.display();
     let bytes = fencepost_tls::read_up_to(MEBIBYTES_MAX, path)
         .map_err(|error| format!("{name}: {error}"))?;
@@ -173,17 +223,21 @@ mod tests {
         ConfigFile {
             path,
             reader,
-            first: "old".to_owned(),
+            first: texts("old"),
             read_once: None,
-            settled: Ok("old".to_owned()),
+            settled: Ok(texts("old")),
             unsettled: None,
         }
+    }
+
+    fn texts(own: &str) -> Texts {
+        Texts { own: own.to_owned(), included: Vec::new() }
     }
 
     fn looks(file: &mut ConfigFile, contents: &[&str]) -> Vec<Option<String>> {
         contents
             .iter()
-            .map(|content| file.settle(Ok((*content).to_owned())).map(Result::unwrap))
+            .map(|content| file.settle(Ok(texts(content))).map(|content| content.unwrap().own))
             .collect()
     }
 

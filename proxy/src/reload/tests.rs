@@ -110,7 +110,7 @@ fn others_have_their_turn_while_a_file_is_checked_and_compared() {
         Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
         let (mut reloader, _reloads) = reloader(&path);
-        let content = Ok(fs::read_to_string(&path).unwrap());
+        let content = super::file::read(&path);
         let (go_on, told) = channel::<()>();
         spawn_blocking(move || told.recv()); // There is no other thread for what takes its time.
         let mut reload = pin!(reloader.put_in_force(&content));

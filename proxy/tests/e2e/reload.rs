@@ -116,6 +116,44 @@ async fn a_wrong_file_is_explained_and_the_old_one_stays() {
 }
 
 #[tokio::test]
+async fn included_files_are_followed_and_named() {
+    let folder = Scratch::new();
+    let routes = folder.path().join("routes.d");
+    std::fs::create_dir(&routes).unwrap();
+    let write = |name: &str, path: &str, more: &str| {
+        let route = format!(
+            "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nupstream = \"http://127.0.0.1:9\"\nmode = \"off\"\n{more}"
+        );
+        std::fs::write(routes.join(format!("{name}.toml")), route).unwrap();
+    };
+    let pattern = format!("include = [\"{}/*.toml\"]\n", routes.display());
+    let mut scene = Scene::open(EtcdVersion::V3_5, &[Route::k()]).await;
+    let tenure = scene.store.hold("/k", "shard-1").await;
+    let file = pattern + &scene.config.toml();
+    write("b", "/gone/", "");
+    scene.start_again_as(&file).await;
+    let status = async |path: &str| {
+        request(scene.fence.listener.clone(), "GET", path, &[], b"").await.unwrap().status
+    };
+    assert_eq!(
+        [status("/gone/").await, status("/").await],
+        [502, 428],
+        "the included route is first"
+    );
+    write("a", "/away/", "");
+    until("a new file is followed", async || status("/away/").await == 502).await;
+    write("a", "/away/", "mood = \"off\"\n");
+    let problem = format!("{}:6: route.a.mood: unknown key", routes.join("a.toml").display());
+    scene.fence.until_log(&problem).await;
+    assert_eq!(status("/away/").await, 502);
+    std::fs::remove_file(routes.join("a.toml")).unwrap();
+    until("what is gone is gone", async || status("/away/").await == 428).await;
+    scene.admits("/away/", &tenure).await;
+    let shown = scene.fence.admin("GET", "/config").await.text();
+    assert!(shown.contains("routes.d/*.toml"), "{shown}");
+}
+
+#[tokio::test]
 async fn variable_of_the_environment_is_used_and_not_shown() {
     // cargo sets it for tests, and so for what they start.
     let value = std::env::var("CARGO_MANIFEST_DIR").unwrap();

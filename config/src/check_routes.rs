@@ -85,7 +85,7 @@ const TELLING_PATHS: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 fn check_listeners((route, written): Right<'_>, listeners: &[Listener], admin: Option<&Admin>) {
     let (upstream, table) = (&route.upstream, &written.table);
     let is_asked = route.identity.is_some() && route.mode.lock().is_some();
-    for Listener { address, tls } in listeners {
+    for Listener { address, tls, proxies: _ } in listeners {
         if is_asked && tls.as_ref().is_none_or(|tls| tls.clients.is_none()) {
             let text = format!("listener {address} has no tls with client_ca");
             table.problem("identity", format_args!("needs client certificates, but {text}"));

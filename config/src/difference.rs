@@ -1,7 +1,7 @@
 //! What sets two configurations apart, in the words of the file.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::config::Config;
@@ -41,23 +41,39 @@ impl Config {
             let keys = with_value.map(|(key, value)| (key.name(), value.into())).collect();
             (table.name.as_str(), keys)
         });
-        let (listeners, mut tables): (Vec<(_, Keys<'_>)>, Vec<_>) =
+        let (mut listeners, mut tables): (Vec<(_, Keys<'_>)>, Vec<_>) =
             tables.partition(|(name, _)| name.starts_with("listener["));
         // The order in which listeners are written makes no difference.
-        let (mut addresses, mut by_tls) = (Vec::new(), Vec::new());
-        for (_, mut keys) in listeners {
+        let mut by_key = BTreeMap::from(["address", "tls"].map(|key| (key, Vec::new())));
+        for (_, keys) in &mut listeners {
             let (_, address) = keys.remove(0);
-            let tls = keys.iter().map(|(key, value)| format!("{key} = {value}"));
-            let tls = tls.collect::<Vec<_>>().join(", ");
-            by_tls.extend((!tls.is_empty()).then(|| format!("{address}: {tls}")));
-            addresses.push(address.into_owned());
+            by_key.entry("address").or_default().push(address.to_string());
+            keys.retain(|(_, value)| !OF_PLAIN_LISTENERS.contains(&&**value));
+            // The keys of one table, such as `tls`, stand together.
+            for keys in keys.chunk_by(|one, next| top(&one.0) == top(&next.0)) {
+                let settings = keys.iter().map(|(key, value)| match key.contains('.') {
+                    true => format!("{key} = {value}"),
+                    false => value.to_string(),
+                });
+                let settings = settings.collect::<Vec<_>>().join(", ");
+                by_key.entry(top(&keys[0].0)).or_default().push(format!("{address}: {settings}"));
+            }
         }
-        for (key, mut values) in [("listener.address", addresses), ("listener.tls", by_tls)] {
+        for (key, mut values) in by_key {
             values.sort_unstable();
-            tables[0].1.push((key.into(), format!("[{}]", values.join(", ")).into()));
+            let value = format!("[{}]", values.join(", "));
+            tables[0].1.push((format!("listener.{key}").into(), value.into()));
         }
         tables
     }
+}
+
+/// What the keys of a listener say that has no proxies before it.
+const OF_PLAIN_LISTENERS: [&str; 3] = ["[]", "x-forwarded", "off"];
+
+/// The key of a table's own of which this is one, or a part.
+fn top(key: &str) -> &str {
+    key.split_once('.').map_or(key, |(top, _)| top)
 }
 
 /// The keys of `[limits]` that a running process follows. Listeners are made with the others, and

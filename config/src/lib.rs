@@ -25,6 +25,7 @@ mod prefixes;
 
 mod limits;
 mod listening;
+mod proxies;
 mod records;
 mod source;
 mod tls;
@@ -63,6 +64,7 @@ pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};
 pub use places::Places;
 pub use problem::{Problem, Problems};
+pub use proxies::{ForwardedFields, Proxies};
 pub use records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 pub use rewrite::{HeaderEdits, Rewrite, UpstreamHost};
 pub use route::{

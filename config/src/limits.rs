@@ -17,6 +17,8 @@ pub struct Limits {
     pub connections_per_client_max: usize,
     /// Requests on one connection, one after the other or at a time; `None`: as many as come.
     pub requests_per_connection_max: Option<u64>,
+    /// Requests at a time of one client, by IPv4 address or IPv6 /64, that come by trusted proxies.
+    pub requests_per_client_max: usize,
     /// Bytes of a request's head.
     pub header_bytes_max: usize,
     /// Header fields of a request.
@@ -69,10 +71,12 @@ impl Limits {
         let connections_max = t.count("connections_max", 1..=MILLION, 10_000);
         let of_one = t.optional("connections_per_client_max", Count, 1..=MILLION);
         let requests = t.optional("requests_per_connection_max", Count, 1..=MILLION);
+        let by_proxies = t.optional("requests_per_client_max", Count, 1..=MILLION);
         Limits {
             connections_max,
             connections_per_client_max: of_one.unwrap_or(Limits::all_but_a_few(connections_max)),
             requests_per_connection_max: requests,
+            requests_per_client_max: by_proxies.unwrap_or(Limits::all_but_a_few(connections_max)),
             header_bytes_max: t.size("header_bytes_max", 8 << 10..=1 << 20, 64 << 10),
             headers_max: t.count("headers_max", 16..=1_000, 100),
             h2_streams_max: t.count("h2_streams_max", 1..=10_000, 128),

@@ -1,6 +1,7 @@
 //! Where the proxy listens, and by what: `[[listener]]` and `[admin]`.
 
 use crate::address::Address;
+use crate::proxies::Proxies;
 use crate::reader::Table;
 use crate::tls::ServerTls;
 
@@ -11,6 +12,8 @@ pub struct Listener {
     pub address: Address,
     /// `None`: in the clear.
     pub tls: Option<ServerTls>,
+    /// The proxies before it; `None`: it has none, and believes nobody.
+    pub proxies: Option<Proxies>,
 }
 
 /// Where operators look in.
@@ -71,6 +74,7 @@ impl Listener {
             let what = "the address where requests are accepted";
             let address = t.required("address", what, Address::parse);
             let tls = t.table("tls", ServerTls::read);
+            let proxies = Proxies::read(&mut t, address.as_ref());
             t.finish();
             let tls_is_wrong = tls.is_none() && t.is_written("tls");
             let Some(address) = address.filter(|_| !tls_is_wrong) else { continue };
@@ -84,7 +88,7 @@ impl Listener {
                 let text = format!("{address} is the address of the admin listener{which}");
                 t.problem("address", text);
             }
-            listeners.push(Listener { address, tls });
+            listeners.push(Listener { address, tls, proxies });
         }
         listeners
     }

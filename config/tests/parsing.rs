@@ -77,7 +77,8 @@ fn the_shortest_file_means_the_defaults() {
     let config = parse(SHORTEST);
     assert_eq!((config.threads, &config.state_dir), (None, &None));
     assert_eq!(config.admin, Some(admin(Address::Tcp("127.0.0.1:9901".parse().unwrap()))));
-    let listener = Listener { address: Address::Tcp("127.0.0.1:8080".parse().unwrap()), tls: None };
+    let address = Address::Tcp("127.0.0.1:8080".parse().unwrap());
+    let listener = Listener { address, tls: None, proxies: None };
     assert_eq!(config.listeners, [listener]);
     assert_eq!(config.limits, Limits::default());
     let [source] = &config.sources[..] else { panic!("one source") };
@@ -202,9 +203,9 @@ fn everything_that_can_be_set_is_set() {
 #[test]
 fn one_client_gets_all_but_a_hundredth_of_connections() {
     let of_one_client = |all| {
-        parse(&format!("{SHORTEST}\n[limits]\nconnections_max = {all}"))
-            .limits
-            .connections_per_client_max
+        let limits = parse(&format!("{SHORTEST}\n[limits]\nconnections_max = {all}")).limits;
+        assert_eq!(limits.requests_per_client_max, limits.connections_per_client_max);
+        limits.connections_per_client_max
     };
     assert_eq!([1, 2, 100, 150, 10_000].map(of_one_client), [1, 1, 99, 148, 9_900]);
 }

@@ -40,6 +40,8 @@ pub enum Failure {
     Unreadable,
     /// Its target is neither a path nor a URL with a valid host.
     BadTarget,
+    /// Its client, as trusted proxies name it, has too many requests under way.
+    TooManyRequests,
     /// No connection to the worker could be had.
     Unreachable,
     /// No connection to the worker could be had in time.
@@ -105,6 +107,7 @@ impl Failure {
         Failure::LargeHead,
         Failure::Unreadable,
         Failure::BadTarget,
+        Failure::TooManyRequests,
         Failure::Unreachable,
         Failure::ConnectTimeout,
         Failure::Declined,
@@ -188,6 +191,10 @@ impl Failure {
                 grpc::INVALID_ARGUMENT,
                 "The request's target is not a resource",
             ),
+            Failure::TooManyRequests => {
+                let title = "The client has too many requests under way";
+                Facts::new("too-many-requests", 429, grpc::RESOURCE_EXHAUSTED, title)
+            }
             Failure::Unreachable => Facts::new(
                 "worker-unreachable",
                 502,
@@ -254,7 +261,7 @@ impl Failure {
                 )),
             ),
         };
-        if self == Failure::Overloaded {
+        if matches!(self, Failure::Overloaded | Failure::TooManyRequests) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

@@ -17,8 +17,8 @@ use crate::let_past::LetPast;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::refusal::AnswerForm;
 use crate::routes::ActiveRoute;
-use crate::server::{ClientAddress, ClientBody, UnderWay};
-use crate::upstream::{KeptFields, Pool};
+use crate::server::{ClientAddress, ClientBody, ClientPlace, UnderWay};
+use crate::upstream::{KeptFields, Origin, Pool};
 
 /// A request's thread and route, its client, and when it arrived.
 pub struct RequestContext {
@@ -28,7 +28,7 @@ pub struct RequestContext {
     pub route: Cell<Option<usize>>,
     /// How it wants to be answered.
     pub form: AnswerForm,
-    /// Where it came from.
+    /// Where it came from, by what trusted proxies say.
     pub client: ClientAddress,
     /// The names of the certificate that its connection has proved to be its own.
     pub peer: Option<Rc<PeerNames>>,
@@ -45,7 +45,7 @@ impl RequestContext {
         RequestContext {
             route: Cell::new(None),
             form: AnswerForm::of(request.method(), request.headers()),
-            client: connection.address(),
+            client: Origin::of(connection, request.headers()).client,
             peer: connection.peer().cloned(),
             arrived: Instant::now(),
             about: About::of(request, share.generation.access_log.is_some()),
@@ -132,18 +132,19 @@ impl RequestContext {
     }
 }
 
-/// Counts a request as in flight on its route, and as under way on its connection, for as long as
-/// this lives.
+/// Counts a request as in flight on its route, as under way on its connection, and as one of its
+/// client's, for as long as this lives.
 pub struct InFlight {
     counts: Rc<RequestCounts>,
     _under_way: UnderWay,
+    _place: ClientPlace,
 }
 
 impl InFlight {
     /// Counts a request in.
-    pub fn new(counts: Rc<RequestCounts>, under_way: UnderWay) -> InFlight {
+    pub fn new(counts: Rc<RequestCounts>, under_way: UnderWay, place: ClientPlace) -> InFlight {
         counts.begin();
-        InFlight { counts, _under_way: under_way }
+        InFlight { counts, _under_way: under_way, _place: place }
     }
 }
 

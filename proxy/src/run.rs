@@ -128,7 +128,12 @@ pub fn bind(config: &Config) -> Result<Bound, RunError> {
         )
     };
     let listeners =
-        config.listeners.iter().map(|listener| bind(&listener.address, listener.tls.as_ref()));
+        config.listeners.iter().map(|fencepost_config::Listener { address, tls, proxies }| {
+            let bound = bind(address, tls.as_ref())?.into_iter();
+            Ok::<_, RunError>(
+                bound.map(|listener| listener.with_proxies(proxies.clone())).collect(),
+            )
+        });
     let listeners: Vec<Vec<Listener>> = listeners.collect::<Result<_, _>>()?;
     let admin =
         config.admin.as_ref().map(|admin| bind(&admin.address, admin.tls.as_ref())).transpose()?;

@@ -11,6 +11,7 @@ use crate::active_config::{ThreadInForce, ThreadShare};
 use crate::in_place::pinned;
 use crate::panics::{Panicked, contained};
 use crate::recording::Answer;
+use crate::refusal::Failure;
 use crate::request_context::{InFlight, RequestContext};
 use crate::server::ClientBody;
 use crate::upstream::ResponseBody;
@@ -55,8 +56,10 @@ async fn forward(
 ) -> Result<Answer, Answer> {
     // Which route takes it, and which lock guards it there?
     let lock = routing::route(context, &mut request).await?;
-    let in_flight =
-        InFlight::new(Rc::clone(context.counts()), request.body().connection().under_way());
+    let connection = request.body().connection();
+    let place = connection.place_of_request(context.client);
+    let place = place.ok_or_else(|| context.fail(Failure::TooManyRequests))?;
+    let in_flight = InFlight::new(Rc::clone(context.counts()), connection.under_way(), place);
     // Which token does it present, and is that the holder's, as far as we know? Where we can't say,
     // the store is asked.
     let authorization = fencing::authorize(context, lock, &mut request).await?;

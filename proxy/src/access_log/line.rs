@@ -114,10 +114,7 @@ impl Line<'_> {
     /// behind it.
     pub(super) fn combined(&self) -> String {
         let About { method, version, user_agent, .. } = self.about;
-        let mut line = match self.client {
-            ClientAddress::Tcp(address) => address.ip().to_string(),
-            ClientAddress::Unix => "unix".to_owned(),
-        };
+        let mut line = self.client.ip().map_or("unix".to_owned(), |address| address.to_string());
         let (time, status, sent) =
             (clf_time(self.at), self.status.map_or(LEFT, |status| status.as_u16()), self.sent);
         let _ = write!(line, " - - [{time}] \"{method} ");

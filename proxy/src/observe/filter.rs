@@ -142,11 +142,7 @@ fn one_of(name: &str, value: String, known: &[&str]) -> Result<String, String> {
 
 /// Whether a client is that one: an address with its port, or without for every port of it.
 fn is_from(wanted: &str, client: ClientAddress) -> bool {
-    let host = match client {
-        ClientAddress::Tcp(address) => address.ip().to_string(),
-        ClientAddress::Unix => "unix".to_owned(),
-    };
-    wanted == host || wanted == client.to_string()
+    client.ip().is_some_and(|address| wanted == address.to_string()) || wanted == client.to_string()
 }
 
 /// A time: milliseconds since the epoch, RFC 3339, or a duration back from `now`.

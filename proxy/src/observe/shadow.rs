@@ -80,10 +80,7 @@ impl ShadowReport {
             Ordering::Equal => {}
             Ordering::Greater => *route = RouteReport::new(decision),
         }
-        let client = match decision.client {
-            ClientAddress::Tcp(address) if decision.owner.is_none() => Some(address.ip()),
-            ClientAddress::Tcp(_) | ClientAddress::Unix => None,
-        };
+        let client = decision.client.ip().filter(|_| decision.owner.is_none());
         let kind = Kind {
             reason: reason.code(),
             owner: decision.owner.clone(),

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fencepost_config::Proxies;
 use socket2::Socket;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 
-use super::client::ClientAddress;
+use super::client::{ClientAddress, is_trusted};
 use super::connection_limiter::{ConnectionLimiter, Slot};
 use super::listener::{ListenAddress, Listener, ListenerTls};
 use super::thread::Stage;
@@ -22,6 +23,9 @@ pub(super) struct Accepted {
     pub(super) socket: Socket,
     pub(super) client: ClientAddress,
     pub(super) tls: Option<ListenerTls>,
+    pub(super) proxies: Option<Arc<Proxies>>,
+    /// Whether it is a proxy that is trusted.
+    pub(super) is_trusted: bool,
     pub(super) counted: CountedIn,
     pub(super) slot: Slot,
 }
@@ -61,7 +65,7 @@ pub(super) async fn accept_loop(
     limiter: Arc<ConnectionLimiter>,
     mut stage: watch::Receiver<Stage>,
 ) -> io::Result<()> {
-    let Listener { address, socket, file: _file, tls } = listener;
+    let Listener { address, socket, file: _file, tls, proxies } = listener;
     let listening = match address {
         ListenAddress::Tcp(_) => Listening::Tcp(TcpListener::from_std(socket.into())?),
         ListenAddress::Unix(_) => Listening::Unix(UnixListener::from_std(socket.into())?),
@@ -82,11 +86,13 @@ pub(super) async fn accept_loop(
                     continue;
                 }
             };
-            let Some(slot) = limiter.slot(client).await else { continue };
+            let is_trusted = is_trusted(proxies.as_deref(), client);
+            let Some(slot) = limiter.slot(client, is_trusted).await else { continue };
             let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
             let worker = least.expect("there is a worker thread");
-            let (tls, counted) = (tls.clone(), CountedIn::new(&worker.load));
-            let accepted = Accepted { socket, client, tls, counted, slot };
+            let (tls, proxies) = (tls.clone(), proxies.clone());
+            let counted = CountedIn::new(&worker.load);
+            let accepted = Accepted { socket, client, tls, proxies, is_trusted, counted, slot };
             let _ = worker.connections.send(Box::new(accepted)); // A thread that has ended closes it by dropping it.
         }
     };

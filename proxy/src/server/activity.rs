@@ -7,7 +7,8 @@ use std::task::Waker;
 
 use tokio::time::Instant;
 
-use super::connection_limiter::Slot;
+use super::client::ClientAddress;
+use super::connection_limiter::{ClientPlace, Slot};
 use super::idle_connections::TrackedConnection;
 use super::limits::Closing;
 
@@ -75,6 +76,11 @@ impl Activity {
     /// connection is woken then.
     pub(super) fn is_evicted(&self) -> bool {
         self.tracked.is_evicted()
+    }
+
+    /// Counts a request as one of that client's; see [`Slot::place_of_request`].
+    pub(super) fn place_of_request(&self, client: ClientAddress) -> Option<ClientPlace> {
+        self.slot.place_of_request(client)
     }
 
     /// Counts the connection as closed by this limit.

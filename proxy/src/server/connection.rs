@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use fencepost_config::Proxies;
 use fencepost_tls::PeerNames;
 use http::HeaderValue;
 use http1_strict::Progress;
@@ -14,6 +15,7 @@ use http1_strict::Progress;
 use super::activity::{Activity, UnderWay};
 use super::answer::Tunnel;
 use super::client::{Client, ClientAddress, Protocol};
+use super::connection_limiter::ClientPlace;
 use super::limits::{Closing, Limits};
 use super::sending::Sending;
 use crate::wire::{Background, Socket};
@@ -100,6 +102,26 @@ impl Connection {
         self.forwarded_for.as_ref()
     }
 
+    /// The proxies before the listener, if it has any.
+    pub fn proxies(&self) -> Option<&Proxies> {
+        self.client.proxies.as_deref()
+    }
+
+    /// Whether the connection is a trusted proxy's, so that its requests may name their clients.
+    pub fn is_trusted(&self) -> bool {
+        self.client.is_trusted
+    }
+
+    /// Counts a request as one of the client's that a trusted proxy names, for as long as the guard
+    /// lives. `None` if the client has too many. Other requests are not counted.
+    pub fn place_of_request(&self, client: ClientAddress) -> Option<ClientPlace> {
+        if self.is_trusted() {
+            self.activity.place_of_request(client)
+        } else {
+            Some(ClientPlace::default())
+        }
+    }
+
     /// Counts a request as under way for as long as the guard lives, even when the connection has
     /// ended: until then the connection keeps its slot, and on HTTP/2 the request its place among
     /// the streams.
@@ -130,9 +152,9 @@ impl Connection {
 }
 
 fn forwarded_for(address: ClientAddress) -> Option<HeaderValue> {
-    let ClientAddress::Tcp(address) = address else { return None };
+    let address = address.ip()?;
     let mut text = String::with_capacity(40);
-    write!(text, "{}", address.ip().to_canonical()).expect("a string takes what is written");
+    write!(text, "{}", address.to_canonical()).expect("a string takes what is written");
     Some(HeaderValue::try_from(text).expect("an IP address is visible ASCII"))
 }
 
@@ -141,10 +163,11 @@ impl Connection {
     /// An HTTP/2 connection that has just been accepted.
     pub(super) async fn for_tests(limits: Limits, socket: Socket) -> Rc<Connection> {
         let limiter = super::connection_limiter::ConnectionLimiter::new(&limits);
-        let slot = limiter.slot(ClientAddress::Unix).await.unwrap();
+        let slot = limiter.slot(ClientAddress::Unix, false).await.unwrap();
         let activity = Activity::new(slot, std::task::Waker::noop().clone());
         let (address, protocol) = (ClientAddress::Unix, Protocol::Http2);
-        let client = Client { address, protocol, is_tls: false, names: None };
+        let (proxies, is_trusted) = (None, false);
+        let client = Client { address, protocol, is_tls: false, names: None, proxies, is_trusted };
         Connection::new(client, socket, Rc::new(limits), Background::default(), activity)
     }
 }

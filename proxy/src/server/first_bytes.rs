@@ -2,8 +2,10 @@
 //! tell the protocol.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use fencepost_config::Proxies;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
@@ -24,12 +26,12 @@ const PREFACE: &[u8] = b"PRI ";
 /// If they don't come, or no handshake comes about; with the limit that was passed, if it is one of
 /// those that are counted.
 pub(super) async fn first_bytes(
-    socket: socket2::Socket,
-    address: ClientAddress,
+    transport: Transport,
+    sender: Sender,
     tls: Option<ListenerTls>,
     limits: &Limits,
 ) -> Result<(Socket, Client, Instant), Option<Closing>> {
-    let transport = register(socket, address).map_err(|_| None)?;
+    let Sender { address, proxies, is_trusted } = sender;
     let is_tls = tls.is_some();
     let (socket, names, negotiated) = match tls {
         None => (Socket::downstream(transport), None, None),
@@ -43,12 +45,22 @@ pub(super) async fn first_bytes(
         .await
         .map_err(|_| Some(Closing::Header))?;
     let protocol = negotiated.unwrap_or(sniffed.ok_or(None)?);
-    Ok((socket, Client { address, protocol, is_tls, names }, since))
+    Ok((socket, Client { address, protocol, is_tls, names, proxies, is_trusted }, since))
 }
 
-fn register(socket: socket2::Socket, address: ClientAddress) -> io::Result<Transport> {
+/// Who has connected.
+pub(super) struct Sender {
+    pub(super) address: ClientAddress,
+    pub(super) proxies: Option<Arc<Proxies>>,
+    pub(super) is_trusted: bool,
+}
+
+/// Has this thread's runtime look after an accepted socket.
+pub(super) fn register(socket: socket2::Socket, address: ClientAddress) -> io::Result<Transport> {
     Ok(match address {
-        ClientAddress::Tcp(_) => TcpStream::from_std(socket.into())?.into(),
+        ClientAddress::Tcp(_) | ClientAddress::Named(_) => {
+            TcpStream::from_std(socket.into())?.into()
+        }
         ClientAddress::Unix => UnixStream::from_std(socket.into())?.into(),
     })
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_config::Proxies;
 use fencepost_tls::ServerTls;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
@@ -44,6 +45,7 @@ pub struct Listener {
     pub(super) socket: Socket,
     pub(super) file: Option<SocketFile>,
     pub(super) tls: Option<ListenerTls>,
+    pub(super) proxies: Option<Arc<Proxies>>,
 }
 
 /// By what a listener takes connections.
@@ -124,7 +126,7 @@ impl Listener {
         socket.bind(&address.into())?;
         listen(&socket)?;
         let bound = socket.local_addr()?.as_socket().expect("a TCP socket has an IP address");
-        Ok(Listener { address: ListenAddress::Tcp(bound), socket, file: None, tls: None })
+        Ok(Listener::new(ListenAddress::Tcp(bound), socket, None))
     }
 
     fn bind_unix(path: &Path) -> Result<Listener, BindError> {
@@ -144,7 +146,20 @@ impl Listener {
         };
         let socket = bound.map_err(|error| refused(&address, error))?;
         let file = SocketFile::of(path).map_err(|error| refused(&address, error))?;
-        Ok(Listener { address, socket, file: Some(file), tls: None })
+        Ok(Listener::new(address, socket, Some(file)))
+    }
+
+    pub(super) fn new(
+        address: ListenAddress,
+        socket: Socket,
+        file: Option<SocketFile>,
+    ) -> Listener {
+        Listener { address, socket, file, tls: None, proxies: None }
+    }
+
+    /// Believes these proxies; `None`: nobody.
+    pub fn with_proxies(self, proxies: Option<Proxies>) -> Listener {
+        Listener { proxies: proxies.map(Arc::new), ..self }
     }
 
     /// Takes connections by TLS, and by nothing else; `None`: in the clear.

@@ -36,6 +36,7 @@ pub use activity::UnderWay;
 pub use answer::{AnswerBody, Tunnel, TunnelEnd};
 pub use client::{ClientAddress, Protocol};
 pub use connection::Connection;
+pub use connection_limiter::ClientPlace;
 pub use handshake::{ALPN, HandshakeFailure, LostHandshake};
 pub use limits::{Closing, Limits};
 pub use listener::{BindError, ListenAddress, Listener};

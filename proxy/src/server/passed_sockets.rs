@@ -91,5 +91,5 @@ fn listening(socket: Socket) -> io::Result<Listener> {
         Some(address) => ListenAddress::Tcp(address),
         None => ListenAddress::Unix(address.as_pathname().map(Into::into).unwrap_or_default()),
     };
-    Ok(Listener { address, socket, file: None, tls: None })
+    Ok(Listener::new(address, socket, None))
 }

@@ -19,7 +19,7 @@ use super::activity::Activity;
 use super::answer::AnswerBody;
 use super::client::Protocol;
 use super::connection::Connection;
-use super::first_bytes::first_bytes;
+use super::first_bytes::{Sender, first_bytes, register};
 use super::frames::{FrameReader, MARKER_LIST_BYTES};
 use super::limits::{Closing, Limits};
 use super::lingering_close;
@@ -87,12 +87,14 @@ where
 
 /// Waits for a connection's first bytes. `None` if the connection ends before.
 async fn open(accepted: Accepted, thread: &Thread) -> Option<Opened> {
-    let Accepted { socket, client, tls, counted, slot } = accepted;
+    let Accepted { socket, client, tls, proxies, is_trusted, counted, slot } = accepted;
+    let transport = register(socket, client).ok()?;
+    let sender = Sender { address: client, proxies, is_trusted };
     let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let activity = Activity::new(slot, task);
     let begun = tokio::select! {
         biased;
-        begun = first_bytes(socket, client, tls, &thread.limits) => begun,
+        begun = first_bytes(transport, sender, tls, &thread.limits) => begun,
         () = until(|| activity.is_evicted()) => Err(Some(Closing::Room)),
         () = until(|| thread.stage() >= Stage::Closing) => Err(None),
     };

@@ -42,6 +42,11 @@ impl KeptFields {
         KeptFields { other_hosts: false, ..self }
     }
 
+    /// Whether a request may name no host other than its own.
+    pub(super) fn has_one_host(&self) -> bool {
+        !self.other_hosts
+    }
+
     fn contains(&self, name: &HeaderName) -> bool {
         self.names.contains(name)
     }

@@ -2,23 +2,19 @@
 
 use std::net::Ipv6Addr;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
+use bytes::{BufMut, BytesMut};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
 use super::fields::{self, KeptFields};
+use super::origin::Origin;
 use super::request_body::RequestBody;
 use super::request_form::{CHUNKED, is_chunked};
 use super::target::Upstream;
 use crate::server::{Connection, Protocol};
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const HTTP: HeaderValue = HeaderValue::from_static("http");
-const HTTPS: HeaderValue = HeaderValue::from_static("https");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
@@ -64,6 +60,8 @@ pub fn outgoing_request(
     // What has a body, if only an empty one in chunks, opens none.
     let may_switch = may_switch && !headers.contains_key(header::TRANSFER_ENCODING);
     let opens_websocket = may_switch && opens_websocket(&head.method, headers, &body);
+    // Before anything is removed that says of it.
+    let origin = Origin::of(client, headers);
     let takes_trailers = fields::has_token(headers, &header::TE, b"trailers");
     fields::remove_hop_by_hop(headers, kept);
     if opens_websocket {
@@ -84,7 +82,7 @@ pub fn outgoing_request(
     }
     headers.append(header::VIA, received_by(head.version, client.protocol()));
     let host = settle_host(headers, &head.uri, head.version, upstream)?;
-    add_forwarded(headers, client, host);
+    origin.tell(headers, client, host, kept);
     head.uri = without_authority(head.uri, head.version)?;
     head.version = Version::HTTP_11;
     Ok(Box::write(Box::new_uninit(), Request::from_parts(head, body)))
@@ -231,40 +229,6 @@ fn is_name(name: &str) -> bool {
         before = byte;
         byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') && !is_empty_label
     })
-}
-
-fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: Option<HeaderValue>) {
-    if let Some(address) = client.forwarded_for() {
-        match headers.entry(X_FORWARDED_FOR) {
-            Entry::Vacant(none) => {
-                none.insert(address.clone());
-            }
-            Entry::Occupied(mut earlier) => {
-                let value = appended(earlier.iter(), address);
-                earlier.insert(value);
-            }
-        }
-    }
-    headers.insert(X_FORWARDED_PROTO, if client.is_tls() { HTTPS } else { HTTP });
-    match host {
-        Some(host) => headers.insert(X_FORWARDED_HOST, host),
-        None => headers.remove(X_FORWARDED_HOST),
-    };
-}
-
-/// The addresses so far, in one field, and `address`.
-fn appended<'h>(
-    earlier: impl Iterator<Item = &'h HeaderValue>,
-    address: &HeaderValue,
-) -> HeaderValue {
-    let mut joined = BytesMut::new();
-    for earlier in earlier {
-        joined.put_slice(earlier.as_bytes());
-        joined.put_slice(b", ");
-    }
-    joined.put_slice(address.as_bytes());
-    let joined: Bytes = joined.freeze();
-    HeaderValue::from_maybe_shared(joined).unwrap_or_else(|_| address.clone())
 }
 
 /// The path alone. A URL may have none, which is `/` then (RFC 9112, section 3.2.1). An HTTP/2

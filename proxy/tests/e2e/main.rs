@@ -44,6 +44,7 @@ mod hosts;
 mod hygiene;
 mod identity;
 mod limits;
+mod proxies;
 mod rewrites;
 mod secrets;
 mod targets;

@@ -1,0 +1,322 @@
+//! Proxies before fencepost: whom it believes, where a request comes from then, and what the worker
+//! gets.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use fencepost_tests::{Connection, Endpoint, EtcdVersion, Response, Scratch, Seen, eventually};
+use serde_json::Value;
+use tokio::net::TcpSocket;
+
+use crate::fencepost::{Config, Route};
+use crate::observed::lines_of;
+use crate::scene::{Ask, Scene};
+use crate::store::Tenure;
+
+const TRUSTED: &str = r#"trusted_proxies = ["127.0.0.1", "10.0.0.0/8", "2001:db8::/32"]"#;
+
+/// A fencepost behind proxies, with an access log.
+struct Front {
+    scene: Scene,
+    tenure: Tenure,
+    scratch: Scratch,
+}
+
+/// What came of a request.
+struct Asked {
+    answer: Response,
+    /// Its line in the access log.
+    line: Value,
+    /// What the worker got.
+    seen: Seen,
+}
+
+impl Front {
+    /// With these lines of its listener.
+    async fn with(listener: &str) -> Front {
+        Front::configured(&Route::k(), |config| config.listener(listener)).await
+    }
+
+    async fn configured(route: &Route, more: impl FnOnce(Config) -> Config) -> Front {
+        let scratch = Scratch::new();
+        let log = format!("[access_log]\npath = {:?}", scratch.path().join("log"));
+        let routes = std::slice::from_ref(route);
+        let scene =
+            Scene::with(EtcdVersion::V3_5, routes, |config| more(config.section(&log))).await;
+        let tenure = scene.store.hold("/k", "shard-1").await;
+        Front { scene, tenure, scratch }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.path().join("log")
+    }
+
+    fn head(&self, fields: &str) -> String {
+        let Tenure { owner, revision } = &self.tenure;
+        format!(
+            "GET / HTTP/1.1\r\nHost: own.example\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r\n{fields}\r\n"
+        )
+    }
+
+    /// Connects from `127.0.0.LAST`, or to a unix socket.
+    async fn connect(&self, last: u8) -> Connection {
+        let Endpoint::Tcp(address) = &self.scene.fence.listener else {
+            return Connection::open(self.scene.fence.listener.clone()).await.unwrap();
+        };
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
+        Connection::over(socket.connect(*address).await.unwrap())
+    }
+
+    /// Sends these fields from `127.0.0.LAST`.
+    async fn ask(&self, last: u8, fields: &str) -> Asked {
+        self.ask_over(self.connect(last).await, fields).await
+    }
+
+    async fn ask_over(&self, mut connection: Connection, fields: &str) -> Asked {
+        let before = lines_of(&self.log()).len();
+        connection.send(self.head(fields)).await.unwrap();
+        let answer = connection.final_response().await.unwrap();
+        let logged = async || lines_of(&self.log()).into_iter().nth(before);
+        let line = eventually("the line is written", logged).await;
+        let seen = self.scene.worker.seen().pop().expect("the worker got the request");
+        Asked { answer, line, seen }
+    }
+}
+
+impl Asked {
+    /// The client in the log, without its port.
+    fn client(&self) -> String {
+        let client = self.line["client"].as_str().unwrap();
+        client.parse().map_or(client.to_owned(), |address: SocketAddr| address.ip().to_string())
+    }
+
+    /// What the worker got of these fields.
+    fn got<const N: usize>(&self, names: [&str; N]) -> [Option<&str>; N] {
+        names.map(|name| self.seen.header(name))
+    }
+}
+
+const FIELDS: [&str; 4] = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded"];
+
+#[tokio::test]
+async fn x_forwarded_of_a_trusted_proxy_is_believed() {
+    let front = Front::with(TRUSTED).await;
+    let own = "own.example";
+    for (fields, client, [way, scheme, host]) in [
+        ("", "127.0.0.1", ["127.0.0.1", "http", own]),
+        (
+            "X-Forwarded-For: 203.0.113.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.example:8443\r\nForwarded: for=192.0.2.9\r\n",
+            "203.0.113.7",
+            ["203.0.113.7, 127.0.0.1", "https", "shop.example:8443"],
+        ),
+        // All lines, from the right while the hop is trusted.
+        (
+            "X-Forwarded-For: 192.0.2.1,203.0.113.7\r\nX-Forwarded-Proto: HTTPS\r\nX-Forwarded-For: 10.1.2.3\r\nX-Forwarded-For: 2001:db8::9\r\n",
+            "203.0.113.7",
+            ["192.0.2.1,203.0.113.7, 10.1.2.3, 2001:db8::9, 127.0.0.1", "https", own],
+        ),
+        ("X-Forwarded-For: 10.0.0.1\r\n", "10.0.0.1", ["10.0.0.1, 127.0.0.1", "http", own]),
+        // Ports, brackets, addresses of IPv4 in IPv6.
+        (
+            "X-Forwarded-For: 203.0.113.7:4711\r\n",
+            "203.0.113.7",
+            ["203.0.113.7:4711, 127.0.0.1", "http", own],
+        ),
+        (
+            "X-Forwarded-For: [2001:db9::1]:4711\r\n",
+            "2001:db9::1",
+            ["[2001:db9::1]:4711, 127.0.0.1", "http", own],
+        ),
+        (
+            "X-Forwarded-For: [2001:db9::1]\r\n",
+            "2001:db9::1",
+            ["[2001:db9::1], 127.0.0.1", "http", own],
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.7, ::ffff:10.0.0.1\r\n",
+            "203.0.113.7",
+            ["203.0.113.7, ::ffff:10.0.0.1, 127.0.0.1", "http", own],
+        ),
+        // What has no address ends the walk.
+        (
+            "X-Forwarded-For: unknown\r\nX-Forwarded-Proto: wss\r\n",
+            "127.0.0.1",
+            ["unknown, 127.0.0.1", "https", own],
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.7, _a, 10.0.0.1\r\n",
+            "10.0.0.1",
+            ["203.0.113.7, _a, 10.0.0.1, 127.0.0.1", "http", own],
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.7, , 10.0.0.1\r\n",
+            "10.0.0.1",
+            ["203.0.113.7, , 10.0.0.1, 127.0.0.1", "http", own],
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.7, \"10.0.0.1\r\n",
+            "127.0.0.1",
+            ["203.0.113.7, \"10.0.0.1, 127.0.0.1", "http", own],
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.7:x y\r\n",
+            "127.0.0.1",
+            ["203.0.113.7:x y, 127.0.0.1", "http", own],
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.300\r\n",
+            "127.0.0.1",
+            ["203.0.113.300, 127.0.0.1", "http", own],
+        ),
+        ("X-Forwarded-For:\r\n", "127.0.0.1", ["127.0.0.1", "http", own]),
+        // Of several schemes, that of the client counts.
+        (
+            "X-Forwarded-For: 203.0.113.7, 10.0.0.1\r\nX-Forwarded-Proto: https, http\r\n",
+            "203.0.113.7",
+            ["203.0.113.7, 10.0.0.1, 127.0.0.1", "https", own],
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.7\r\nX-Forwarded-Proto: https, http\r\n",
+            "203.0.113.7",
+            ["203.0.113.7, 127.0.0.1", "http", own],
+        ),
+        // What is no scheme, and no host.
+        (
+            "X-Forwarded-Proto: ftp\r\nX-Forwarded-Host: a/b\r\n",
+            "127.0.0.1",
+            ["127.0.0.1", "http", own],
+        ),
+    ] {
+        let asked = front.ask(1, fields).await;
+        assert_eq!((asked.answer.status, &*asked.client()), (200, client), "{fields}");
+        assert_eq!(asked.got(FIELDS), [Some(way), Some(scheme), Some(host), None], "{fields}");
+    }
+    front.scene.finish().await;
+}
+
+#[tokio::test]
+async fn forwarded_of_a_trusted_proxy_is_believed() {
+    let front = Front::with(&format!("{TRUSTED}\nforwarded = \"rfc7239\"")).await;
+    let (plain, secure) = (
+        "for=127.0.0.1;host=\"own.example\";proto=http",
+        "for=127.0.0.1;host=\"own.example\";proto=https",
+    );
+    let shop = "for=127.0.0.1;host=\"shop.example\";proto=https";
+    for (said, client, added) in [
+        ("for=203.0.113.7;proto=https;host=shop.example", "203.0.113.7", shop),
+        ("For=\"[2001:db9::1]:4711\" ; Proto=https", "2001:db9::1", secure),
+        ("for=203.0.113.7;by=_b;ext=\"a,b;for=192.0.2.1\"", "203.0.113.7", plain),
+        ("for=192.0.2.1, for=203.0.113.7;proto=https, for=\"10.0.0.1:_p\"", "203.0.113.7", secure),
+        ("for=203.0.113.7, for=_hidden;proto=https, for=10.0.0.1;proto=http", "10.0.0.1", secure),
+        ("for=unknown;proto=https", "127.0.0.1", secure),
+        ("for=203.0.113.7, proto=https", "127.0.0.1", secure),
+        ("for=\"203.0.113.7, for=10.0.0.1", "127.0.0.1", plain),
+        ("203.0.113.7", "127.0.0.1", plain),
+    ] {
+        let fields =
+            format!("Forwarded: {said}\r\nX-Forwarded-For: 192.0.2.9\r\nX-Forwarded-Port: 1\r\n");
+        let asked = front.ask(1, &fields).await;
+        assert_eq!(asked.client(), client, "{said}");
+        assert_eq!(asked.got(FIELDS), [None, None, None, Some(&*format!("{said}, {added}"))]);
+        assert_eq!(asked.got(["x-forwarded-port"]), [None]);
+    }
+    front.scene.finish().await;
+}
+
+#[tokio::test]
+async fn forwarded_fields_of_others_are_replaced() {
+    let fields = "X-Forwarded-For: 203.0.113.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: liar\r\nX-Forwarded-Port: 1\r\n\
+                  Forwarded: for=203.0.113.7;proto=https\r\nForwarded: for=10.0.0.1\r\n";
+    for (family, expected) in [
+        ("x-forwarded", [Some("127.0.0.2"), Some("http"), Some("own.example"), None]),
+        ("rfc7239", [None, None, None, Some("for=127.0.0.2;host=\"own.example\";proto=http")]),
+    ] {
+        let front = Front::with(&format!("{TRUSTED}\nforwarded = {family:?}")).await;
+        let asked = front.ask(2, fields).await;
+        assert_eq!(asked.client(), "127.0.0.2");
+        assert_eq!(asked.got(FIELDS), expected);
+        assert_eq!(asked.got(["x-forwarded-port"]), [None]);
+    }
+}
+
+#[tokio::test]
+async fn peer_of_a_unix_socket_is_trusted_where_a_key_says_so() {
+    let fields = "X-Forwarded-For: 203.0.113.7\r\nX-Forwarded-Proto: https\r\n";
+    for (line, client, scheme) in
+        [("forwarded = \"x-forwarded\"", "203.0.113.7", "https"), ("", "unix", "http")]
+    {
+        let scratch = Scratch::new();
+        let address = format!("unix:{}", scratch.path().join("s").display());
+        let with = |config: Config| config.listening_on(&address).listener(line);
+        let front = Front::configured(&Route::k(), with).await;
+        let asked = front.ask(1, fields).await;
+        assert_eq!(asked.client(), client);
+        let expected = [Some("203.0.113.7"), Some(scheme), Some("own.example"), None];
+        assert_eq!(asked.got(FIELDS), expected);
+    }
+}
+
+#[tokio::test]
+async fn no_forwarded_host_leads_past_a_route_with_a_host() {
+    for family in ["x-forwarded", "rfc7239"] {
+        let route = Route::k().with("host = \"own.example\"");
+        let lines = format!("{TRUSTED}\nforwarded = {family:?}");
+        let front = Front::configured(&route, |config| config.listener(&lines)).await;
+        let fields =
+            "X-Forwarded-Host: other.example\r\nForwarded: for=203.0.113.7;host=other.example\r\n";
+        let asked = front.ask(1, fields).await;
+        assert_eq!(asked.line["route"], "k", "the route goes by Host");
+        assert!(!format!("{:?}", asked.seen.headers).contains("other.example"), "{family}");
+        let refused =
+            front.scene.send(Ask::post("/").header("X-Forwarded-Host", "own.example")).await;
+        assert_eq!(refused.status, 404, "nor does a field lead to it");
+    }
+}
+
+#[tokio::test]
+async fn a_decision_names_the_client_of_a_trusted_proxy() {
+    let front = Front::with(TRUSTED).await;
+    for (forwarded, client) in [("203.0.113.7", "203.0.113.7"), ("2001:db9::1", "2001:db9::1")] {
+        let refused = front.scene.send(Ask::post("/").header("X-Forwarded-For", forwarded)).await;
+        assert_eq!(refused.status, 428);
+        assert_eq!(front.scene.decision(&refused).await["client"], client);
+        let found = front.scene.fence.admin_json(&format!("/decisions?client={client}")).await;
+        assert_eq!(found["decisions"].as_array().map(Vec::len), Some(1), "{found}");
+    }
+}
+
+#[tokio::test]
+async fn trusted_proxies_have_a_limit_of_requests_per_client() {
+    let front = Front::configured(&Route::k(), |config| {
+        config
+            .listener(TRUSTED)
+            .limit("connections_per_client_max = 1\nrequests_per_client_max = 2")
+    })
+    .await;
+    let of =
+        |client: &str| Ask::post("/held").under(&front.tenure).header("X-Forwarded-For", client);
+    let quick =
+        |client: &str| Ask::post("/").under(&front.tenure).header("X-Forwarded-For", client);
+    let latch = front.scene.worker.holds("/held");
+    let held = [front.scene.start(of("203.0.113.7")), front.scene.start(of("203.0.113.7"))];
+    let both = |seen: &[Seen]| seen.iter().filter(|one| one.path == "/held").count() == 2;
+    front.scene.worker.wait_until("both are at the worker", both).await;
+    let refused = front.scene.send(quick("203.0.113.7")).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    assert!(refused.text().contains("too-many-requests"), "{}", refused.text());
+    assert_eq!(front.scene.send(quick("203.0.113.8")).await.status, 200, "another client's");
+    latch.open();
+    for held in held {
+        assert_eq!(held.await.unwrap().status, 200);
+    }
+    eventually("its places are free", async || {
+        (front.scene.send(quick("203.0.113.7")).await.status == 200).then_some(())
+    })
+    .await;
+    // Others have the limit of connections, and none of requests.
+    let mut first = front.connect(2).await;
+    first.send(front.head("")).await.unwrap();
+    assert_eq!(first.response().await.unwrap().status, 200);
+    assert_eq!(front.connect(2).await.rest().await.unwrap(), b"", "one too many");
+}

@@ -26,6 +26,8 @@ pub struct About {
     target: Option<PathAndQuery>,
     pub(crate) version: Version,
     traceparent: Option<HeaderValue>,
+    /// Visible ASCII. `None` only in tests.
+    request_id: Option<HeaderValue>,
     /// Noted for the access log only, as are the next two.
     pub(crate) referer: Option<HeaderValue>,
     pub(crate) user_agent: Option<HeaderValue>,
@@ -67,6 +69,7 @@ impl About {
             target: request.uri().path_and_query().cloned(),
             version: request.version(),
             traceparent: headers.get(TRACEPARENT).cloned(),
+            request_id: None,
             referer: wanted(REFERER),
             user_agent: wanted(USER_AGENT),
             for_access_log,
@@ -78,6 +81,11 @@ impl About {
             counted: Cell::new(false),
             failure: Cell::new(None),
         }
+    }
+
+    /// What is known of the request, and its id.
+    pub fn with_request_id(self, id: HeaderValue) -> About {
+        About { request_id: Some(id), ..self }
     }
 
     /// Notes what speaks against the request. The last decision stands.
@@ -235,6 +243,16 @@ impl About {
     /// Path without query.
     pub fn path(&self) -> &str {
         self.target.as_ref().map_or("", PathAndQuery::path)
+    }
+
+    /// Its id, as the worker gets it.
+    pub fn request_id_value(&self) -> Option<&HeaderValue> {
+        self.request_id.as_ref()
+    }
+
+    /// Its id.
+    pub fn request_id(&self) -> Option<&str> {
+        self.request_id.as_ref()?.to_str().ok()
     }
 
     /// The trace that it belongs to, if that is text of a sane length.

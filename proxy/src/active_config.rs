@@ -68,7 +68,8 @@ impl ThreadInForce {
         changes.0.mark_unchanged();
         let decisions = Rc::new(DecisionIds::new(process, thread.index));
         changes.now().process.pulses.answer_here(&format!("worker-{}", thread.index));
-        let first = ThreadShare::new(changes.now(), None, decisions, thread);
+        let requests = Rc::new(DecisionIds::new(DecisionIds::process(), thread.index));
+        let first = ThreadShare::new(changes.now(), None, [decisions, requests], thread);
         let following = Rc::new(ThreadInForce {
             seen: RefCell::new(changes.clone()),
             share: RefCell::new(Rc::new(first)),
@@ -97,8 +98,8 @@ impl ThreadInForce {
         let generation = Arc::clone(&self.seen.borrow_mut().0.borrow_and_update());
         let before = Rc::clone(&self.share.borrow());
         let thread = ThreadContext { index: before.thread, background: before.background.clone() };
-        let share =
-            ThreadShare::new(generation, Some(&before), Rc::clone(&before.decisions), thread);
+        let ids = [&before.decisions, &before.request_ids].map(Rc::clone);
+        let share = ThreadShare::new(generation, Some(&before), ids, thread);
         *self.share.borrow_mut() = Rc::new(share);
     }
 }
@@ -118,6 +119,8 @@ pub struct ThreadShare {
     pub unrouted_counts: Rc<RequestCounts>,
     /// Names decisions.
     pub decisions: Rc<DecisionIds>,
+    /// Names requests. Another process's or thread's ids never begin alike.
+    pub request_ids: Rc<DecisionIds>,
     /// Which admissions are recorded.
     pub sample: Sample,
     /// The number of the thread.
@@ -132,7 +135,7 @@ impl ThreadShare {
     fn new(
         generation: Arc<Generation>,
         before: Option<&ThreadShare>,
-        decisions: Rc<DecisionIds>,
+        [decisions, request_ids]: [Rc<DecisionIds>; 2],
         thread: ThreadContext,
     ) -> ThreadShare {
         // Routes to one worker share its connections.
@@ -173,6 +176,7 @@ impl ThreadShare {
             counts,
             unrouted_counts,
             decisions,
+            request_ids,
             sample,
             thread: thread.index,
             background: thread.background,

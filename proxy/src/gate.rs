@@ -15,6 +15,7 @@ use crate::logging::WithCauses;
 use crate::recording::{Answer, Subject};
 use crate::refusal::Failure;
 use crate::request_context::{InFlight, RequestContext};
+use crate::request_id::X_REQUEST_ID;
 use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
     Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts,
@@ -74,6 +75,9 @@ async fn prepare(
                 InvalidHead::TwoLengths => Failure::BrokenBody,
             })
         })?;
+    if let Some(id) = context.about.request_id_value() {
+        request.headers_mut().insert(X_REQUEST_ID, id.clone());
+    }
     rewrite_request(&mut request, &context.route().rewrite, upstream);
     Ok(request)
 }

@@ -45,6 +45,7 @@ pub mod recording;
 pub mod refusal;
 pub mod reload;
 pub mod request_context;
+pub mod request_id;
 pub mod routes;
 pub mod routing;
 mod run;

@@ -182,6 +182,7 @@ impl RequestContext {
             path: shown_path(self.about.path()),
             status,
             traceparent: self.about.traceparent().map(SmolStr::new),
+            request_id: self.about.request_id().map(SmolStr::new),
         });
         if let Some(left_out) = left_out {
             log(&decision, left_out);
@@ -204,6 +205,7 @@ impl RequestContext {
             method = &*shown_method(&self.about.method),
             path = &*shown_path(self.about.path()),
             traceparent = self.about.traceparent(),
+            request_id = self.about.request_id(),
             left_out,
             "no route takes the request"
         );
@@ -224,7 +226,9 @@ impl ThreadShare {
     pub fn note_unread_head(&self, client: ClientAddress, why: UnreadHead) {
         let failure = match why {
             UnreadHead::TooLarge => Failure::LargeHead,
-            UnreadHead::Unclear(_) | UnreadHead::Unknown => Failure::Unreadable,
+            UnreadHead::Unclear(_) | UnreadHead::Unknown | UnreadHead::Unexpected(_) => {
+                Failure::Unreadable
+            }
         };
         self.generation.unrouted.failed(failure);
         if let Some(left_out) = self.generation.process.log.admits_unread_head(Instant::now()) {
@@ -255,6 +259,7 @@ fn log(decision: &Decision, left_out: u64) {
         method = &*decision.method,
         path = &*decision.path,
         traceparent = decision.traceparent.as_deref(),
+        request_id = decision.request_id.as_deref(),
         left_out,
         "{message}"
     );

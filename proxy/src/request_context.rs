@@ -16,6 +16,7 @@ use crate::active_config::ThreadShare;
 use crate::let_past::LetPast;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::refusal::AnswerForm;
+use crate::request_id::request_id;
 use crate::routes::ActiveRoute;
 use crate::server::{ClientAddress, ClientBody, ClientPlace, UnderWay};
 use crate::upstream::{KeptFields, Origin, Pool};
@@ -42,13 +43,15 @@ impl RequestContext {
     /// Of a request that has just arrived.
     pub fn new(share: Rc<ThreadShare>, request: &Request<ClientBody>) -> RequestContext {
         let connection = request.body().connection();
+        let about = About::of(request, share.generation.access_log.is_some());
+        let id = request_id(connection, request.headers(), &share.request_ids);
         RequestContext {
             route: Cell::new(None),
             form: AnswerForm::of(request.method(), request.headers()),
             client: Origin::of(connection, request.headers()).client,
             peer: connection.peer().cloned(),
             arrived: Instant::now(),
-            about: About::of(request, share.generation.access_log.is_some()),
+            about: about.with_request_id(id),
             share,
         }
     }

@@ -55,6 +55,7 @@ struct Object<'a> {
     protocol: fmt::Arguments<'a>,
     reason: &'static str,
     referer: Option<Cow<'a, str>>,
+    request_id: Option<&'a str>,
     revision: Option<u64>,
     route: &'a str,
     sent_bytes: u64,
@@ -97,6 +98,7 @@ impl Line<'_> {
             protocol: format_args!("{version:?}"),
             reason: self.about.reason(),
             referer: self.referer().map(cut),
+            request_id: self.about.request_id(),
             revision: self.about.revision(),
             route: self.route,
             sent_bytes: self.sent,
@@ -131,7 +133,7 @@ impl Line<'_> {
             Some(decision) => _ = write!(line, "{decision}"),
             None => line.push('-'),
         }
-        line
+        line + " request_id=" + self.about.request_id().unwrap_or("-")
     }
 
     fn target(&self) -> &[u8] {
@@ -244,10 +246,11 @@ mod tests {
 
     #[test]
     fn a_line_in_the_combined_form_is_one_that_every_tool_reads() {
-        let expected = r#"127.0.0.1 - - [29/Feb/2000:00:00:00 +0000] "POST /shards/2/jobs?q=%22 HTTP/1.1" 200 5 "http://a/\"b\\" "x\xff\x09y" route=shards verdict=reject reason=stale-tenure decision=d-1"#;
+        let expected = r#"127.0.0.1 - - [29/Feb/2000:00:00:00 +0000] "POST /shards/2/jobs?q=%22 HTTP/1.1" 200 5 "http://a/\"b\\" "x\xff\x09y" route=shards verdict=reject reason=stale-tenure decision=d-1 request_id=-"#;
         assert_eq!(written(|line| line.combined(), true), expected);
         assert!(
-            written(|line| line.combined(), false).ends_with("verdict=none reason=none decision=-")
+            written(|line| line.combined(), false)
+                .ends_with("verdict=none reason=none decision=- request_id=-")
         );
     }
 
@@ -372,7 +375,7 @@ mod tests {
                     "complete": false, "duration_ms": 1_234.568, "route": key, "mode": "shadow", "lock": key,
                     "verdict": "none", "reason": "none", "decision": null, "failure": "internal-error",
                     "owner": shown_owner(odd), "revision": i64::MAX, "traceparent": "a\"\\b",
-                    "referer": cut(odd), "user_agent": cut(odd),
+                    "referer": cut(odd), "request_id": null, "user_agent": cut(odd),
                 });
                 assert_eq!(line.json(), visible(expected.to_string()));
             }
@@ -422,7 +425,7 @@ mod tests {
             "protocol": "HTTP/1.1", "status": 200, "sent_bytes": 5, "complete": true, "duration_ms": 1.5, "route": "shards", "mode": "enforce",
             "lock": "/shards/2/lock", "verdict": "reject", "reason": "stale-tenure", "decision": "d-1", "failure": null, "owner": null,
             "revision": null,
-            "traceparent": null, "referer": "http://a/\"b\\", "user_agent": "x\u{fffd}\ty",
+            "traceparent": null, "referer": "http://a/\"b\\", "request_id": null, "user_agent": "x\u{fffd}\ty",
         });
         assert_eq!(line, expected);
     }

@@ -198,6 +198,7 @@ function decisionFacts(decision, lock) {
     decision.source === null ? null : ["Store", name(decision.source, NAME_MAX)],
     decision.age_ms === null ? null : ["Age of the news", duration(decision.age_ms)],
     decision.waited_ms ? ["From arrival to decision", duration(decision.waited_ms)] : null,
+    decision.request_id ? ["Request", el("code", {}, visible(decision.request_id))] : null,
     decision.traceparent ? ["Trace", el("code", {}, visible(decision.traceparent))] : null,
   ];
 }

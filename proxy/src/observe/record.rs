@@ -133,6 +133,8 @@ pub struct Decision {
     pub status: Option<StatusCode>,
     /// The trace that it belongs to (W3C Trace Context), as it was given.
     pub traceparent: Option<SmolStr>,
+    /// Its id, from a trusted proxy or our own.
+    pub request_id: Option<SmolStr>,
 }
 
 impl Decision {
@@ -158,6 +160,7 @@ impl Decision {
             "path": &*self.path,
             "status": self.status.map(|status| status.as_u16()),
             "traceparent": self.traceparent.as_deref(),
+            "request_id": self.request_id.as_deref(),
         })
     }
 
@@ -182,6 +185,7 @@ impl Decision {
             path: "/shards/2/jobs".into(),
             status: Some(StatusCode::PRECONDITION_FAILED),
             traceparent: None,
+            request_id: None,
         }
     }
 }
@@ -211,7 +215,7 @@ mod tests {
             "id": "5f3a-0-1a", "time_ms": 0, "route": "shards", "mode": "enforce", "source": "main",
             "lock": "/shards/2/lock", "owner": "shard-1", "revision": 10, "verdict": "reject",
             "reason": "replayed-tenure", "forwarded": false, "age_ms": 240, "waited_ms": 1, "client": "unix", "peer": null,
-            "method": "POST", "path": "/shards/2/jobs", "status": 412, "traceparent": "00-ab-cd-01",
+            "method": "POST", "path": "/shards/2/jobs", "status": 412, "traceparent": "00-ab-cd-01", "request_id": null,
         });
         assert_eq!(decision.to_json(), expected);
     }

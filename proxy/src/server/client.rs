@@ -9,6 +9,8 @@ use std::sync::Arc;
 use fencepost_config::Proxies;
 use fencepost_tls::PeerNames;
 
+use super::proxy_protocol::Unexpected;
+
 /// Where a client's connection comes from, or its request, as trusted proxies name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAddress {
@@ -61,6 +63,8 @@ pub(super) struct Client {
     pub(super) proxies: Option<Arc<Proxies>>,
     /// Whether it is a proxy that is trusted.
     pub(super) is_trusted: bool,
+    /// What its first bytes are of, if they are no HTTP.
+    pub(super) unexpected: Option<Unexpected>,
 }
 
 /// Whether a peer at that address is a trusted proxy. The peer of a unix socket is.

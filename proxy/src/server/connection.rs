@@ -17,6 +17,7 @@ use super::answer::Tunnel;
 use super::client::{Client, ClientAddress, Protocol};
 use super::connection_limiter::ClientPlace;
 use super::limits::{Closing, Limits};
+use super::proxy_protocol::Unexpected;
 use super::sending::Sending;
 use crate::wire::{Background, Socket};
 
@@ -102,6 +103,11 @@ impl Connection {
         self.forwarded_for.as_ref()
     }
 
+    /// What its first bytes are of, if they are no HTTP.
+    pub(super) fn unexpected(&self) -> Option<Unexpected> {
+        self.client.unexpected
+    }
+
     /// The proxies before the listener, if it has any.
     pub fn proxies(&self) -> Option<&Proxies> {
         self.client.proxies.as_deref()
@@ -167,7 +173,15 @@ impl Connection {
         let activity = Activity::new(slot, std::task::Waker::noop().clone());
         let (address, protocol) = (ClientAddress::Unix, Protocol::Http2);
         let (proxies, is_trusted) = (None, false);
-        let client = Client { address, protocol, is_tls: false, names: None, proxies, is_trusted };
+        let client = Client {
+            address,
+            protocol,
+            is_tls: false,
+            names: None,
+            proxies,
+            is_trusted,
+            unexpected: None,
+        };
         Connection::new(client, socket, Rc::new(limits), Background::default(), activity)
     }
 }

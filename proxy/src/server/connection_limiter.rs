@@ -120,7 +120,7 @@ impl ConnectionLimiter {
                 .await
                 .expect("nobody closes the semaphore"),
         };
-        Some(Slot { limiter: Arc::clone(self), _place: place, _free: free })
+        Some(Slot { limiter: Arc::clone(self), place, _free: free })
     }
 
     /// Counts a connection as one of its client's. `None` if the client has too many.
@@ -147,11 +147,18 @@ impl ConnectionLimiter {
 /// One connection's slot, and its place among those of its client. Free again when this is dropped.
 pub(super) struct Slot {
     limiter: Arc<ConnectionLimiter>,
-    _place: ClientPlace,
+    place: ClientPlace,
     _free: OwnedSemaphorePermit,
 }
 
 impl Slot {
+    /// Counts the connection as that client's, which the PROXY protocol names. Returns `false`, and
+    /// counts a refusal, if the client has too many.
+    pub(super) fn rename(&mut self, client: ClientAddress, is_trusted: bool) -> bool {
+        let place = self.limiter.place(client, is_trusted);
+        place.map(|place| self.place = place).is_some()
+    }
+
     /// Counts a request as one of that client's. `None` if the client has too many.
     pub(super) fn place_of_request(&self, client: ClientAddress) -> Option<ClientPlace> {
         self.limiter.requests.admit(client)

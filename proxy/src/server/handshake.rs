@@ -13,6 +13,7 @@ use super::client::{ClientAddress, Protocol};
 use super::limits::Limits;
 use super::lingering_close;
 use super::listener::ListenerTls;
+use super::proxy_protocol::Unexpected;
 use crate::wire::{Socket, Transport};
 
 /// Protocols inside of TLS, the preferred first. A client that offers others only is refused in the
@@ -150,10 +151,12 @@ pub(super) async fn handshake(
 }
 
 async fn accept(transport: Transport, tls: &ServerTls) -> Result<Established, Failed> {
+    let first = transport.first_bytes().await;
     let accepting = TlsAcceptor::from(tls.config()).accept(transport).into_fallible();
     let stream = accepting.await.map_err(|(error, transport)| Failed {
         why: HandshakeFailure::of(&error),
-        error: (transport.bytes_moved() > 0).then_some(error),
+        error: (transport.bytes_moved() > 0)
+            .then(|| Unexpected::of(&first, true).map_or(error, io::Error::other)),
         still_open: Some(transport), // The alert has been written: the client is to hear it.
     })?;
     established(stream)

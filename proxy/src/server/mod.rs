@@ -20,6 +20,7 @@ mod limits;
 mod lingering_close;
 mod listener;
 mod passed_sockets;
+mod proxy_protocol;
 mod request_body;
 mod response_body;
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub use handshake::{ALPN, HandshakeFailure, LostHandshake};
 pub use limits::{Closing, Limits};
 pub use listener::{BindError, ListenAddress, Listener};
 pub use passed_sockets::PassedSockets;
+pub use proxy_protocol::Unexpected;
 pub use request_body::{BodyError, BodyFault, ClientBody};
 pub use serve::{OpenConnections, Server, ThreadContext, ThreadService, serve};
 pub use thread::UnreadHead;

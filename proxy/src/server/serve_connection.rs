@@ -87,9 +87,19 @@ where
 
 /// Waits for a connection's first bytes. `None` if the connection ends before.
 async fn open(accepted: Accepted, thread: &Thread) -> Option<Opened> {
-    let Accepted { socket, client, tls, proxies, is_trusted, counted, slot } = accepted;
-    let transport = register(socket, client).ok()?;
-    let sender = Sender { address: client, proxies, is_trusted };
+    let Accepted { socket, client, tls, proxies, is_trusted, counted, mut slot } = accepted;
+    let mut transport = register(socket, client).ok()?;
+    let mut sender = Sender { address: client, proxies, is_trusted };
+    if sender.has_proxy_header()
+        && let Err(why) = sender.take_proxy_header(&mut transport).await
+    {
+        why.into_iter()
+            .for_each(|why| (thread.on_unread_head)(client, UnreadHead::Unexpected(why)));
+        return None;
+    }
+    if sender.address != client && !slot.rename(sender.address, sender.is_trusted) {
+        return None;
+    }
     let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let activity = Activity::new(slot, task);
     let begun = tokio::select! {
@@ -136,6 +146,7 @@ where
     let rejected = connection.progress.rejected();
     if let End::UnreadHead { is_too_large } = end {
         let unclear = rejected.map_or(UnreadHead::Unknown, UnreadHead::Unclear);
+        let unclear = connection.unexpected().map_or(unclear, UnreadHead::Unexpected);
         (thread.on_unread_head)(
             connection.address(),
             if is_too_large { UnreadHead::TooLarge } else { unclear },

@@ -9,6 +9,7 @@ use http1_strict::GrammarError;
 
 use super::client::ClientAddress;
 use super::limits::Limits;
+use super::proxy_protocol::Unexpected;
 use crate::wire::Background;
 
 /// How far the server is on its way to the end.
@@ -27,7 +28,7 @@ pub(super) enum Stage {
 }
 
 /// Why the head of a request over HTTP/1 was not read. hyper has answered the client and ended the
-/// connection.
+/// connection; or why a connection never came so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadHead {
     /// It is longer than a head may be, or has more fields: 431.
@@ -39,6 +40,9 @@ pub enum UnreadHead {
     /// The grammar has it, and hyper does not, as with some targets: 400.
     #[error("a target or a field that cannot be read")]
     Unknown,
+    /// The connection does not begin as its listener expects: closed, or 400.
+    #[error(transparent)]
+    Unexpected(Unexpected),
 }
 
 /// Called for each request over HTTP/1 whose head was not read.

@@ -69,7 +69,7 @@ fn is_dropped(name: &HeaderName, kept: &KeptFields) -> bool {
 
 /// What the head says of framing and of the way of a request, or we add to it: servers that fold
 /// names must not find it twice.
-const SAID_ONCE: [&str; 9] = [
+const SAID_ONCE: [&str; 10] = [
     "connection",
     "content-length",
     "host",
@@ -79,6 +79,7 @@ const SAID_ONCE: [&str; 9] = [
     "x-forwarded-for",
     "x-forwarded-host",
     "x-forwarded-proto",
+    "x-request-id",
 ];
 
 /// Fields that name the intended path, or the part of the path before the application's:

@@ -1,6 +1,7 @@
 //! A TCP or unix connection that counts what moves over it.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
@@ -8,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rustix::net::connect_unspec;
+use rustix::net::{RecvFlags, connect_unspec, recv};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -60,6 +61,14 @@ impl Transport {
     /// How much could be read at once, one byte at most; `Ok(0)`: the other side has ended.
     pub(super) fn peek(&self) -> io::Result<usize> {
         self.socket().peek(&mut [MaybeUninit::uninit()])
+    }
+
+    /// Waits for the first bytes, and returns as many of them as there are. They stay to be read.
+    pub(crate) async fn first_bytes(&self) -> [u8; 12] {
+        let mut first = [0; 12];
+        poll_fn(|cx| self.poll_readable(cx)).await;
+        let _ = recv(&*self.socket(), &mut first, RecvFlags::PEEK); // What is wrong, reading shows.
+        first
     }
 
     /// Ready when there may be something to read, or the end.

@@ -4,9 +4,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use fencepost_tests::{Connection, Endpoint, EtcdVersion, Response, Scratch, Seen, eventually};
+use std::process::Command;
+
+use fencepost_tests::{
+    Connection, Endpoint, EtcdVersion, FreePort, Process, Response, Scratch, Seen, eventually,
+};
 use serde_json::Value;
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::fencepost::{Config, Route};
 use crate::observed::lines_of;
@@ -319,4 +323,174 @@ async fn trusted_proxies_have_a_limit_of_requests_per_client() {
     first.send(front.head("")).await.unwrap();
     assert_eq!(first.response().await.unwrap().status, 200);
     assert_eq!(front.connect(2).await.rest().await.unwrap(), b"", "one too many");
+}
+
+#[tokio::test]
+async fn request_id_comes_of_a_trusted_proxy_or_is_made() {
+    let front = Front::with(TRUSTED).await;
+    let (longest, long) = ("~".repeat(128), "~".repeat(129));
+    let mut made = Vec::new();
+    for (last, fields, given) in [
+        (1, format!("X-Request-Id: {longest}\r\n"), Some(longest.as_str())),
+        (
+            1,
+            "X-Request-ID: 7\r\nConnection: x-request-id\r\nX_Request_Id: 8\r\n".to_owned(),
+            Some("7"),
+        ),
+        (1, format!("X-Request-Id: {long}\r\n"), None),
+        (1, "X-Request-Id: a b\r\n".to_owned(), None),
+        (1, "X-Request-Id: \u{e9}\r\n".to_owned(), None),
+        (1, "X-Request-Id: 7\r\nX-Request-Id: 7\r\n".to_owned(), None),
+        (1, "X-Request-Id:\r\n".to_owned(), None),
+        (1, String::new(), None),
+        (2, "X-Request-Id: 7\r\n".to_owned(), None),
+    ] {
+        let asked = front.ask(last, &fields).await;
+        let [id, folded] = asked.got(["x-request-id", "x_request_id"]);
+        let id = id.expect("each request has one");
+        assert_eq!((asked.line["request_id"].as_str(), folded), (Some(id), None), "{fields}");
+        match given {
+            Some(given) => assert_eq!(id, given),
+            None => made.push(id.to_owned()),
+        }
+    }
+    let count = made.len();
+    made.sort();
+    made.dedup();
+    assert_eq!(made.len(), count, "{made:?}");
+    assert!(made.iter().all(|id| id != "7" && id != &long), "{made:?}");
+    let refused = front.scene.send(Ask::post("/").header("X-Request-Id", "r-1")).await;
+    assert_eq!(front.scene.decision(&refused).await["request_id"], "r-1");
+    front.scene.fence.has_logged("request_id=\"r-1\"");
+}
+
+/// A header of version 2 with that command, family and rest.
+fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
+    [&b"\r\n\r\n\0\r\nQUIT\n"[..], &[0x20 | command, family], &length[..], rest].concat()
+}
+
+/// Addresses of IPv4 with their ports: `192.0.2.200`, and the client before it.
+fn v4(client: [u8; 4]) -> Vec<u8> {
+    [&client[..], &[192, 0, 2, 200], &[0x12, 0x67][..], &[0, 80]].concat()
+}
+
+const REQUIRED: &str = "proxy_protocol = \"required\"";
+
+#[tokio::test]
+async fn proxy_protocol_names_the_client() {
+    let front = Front::with(&format!("{TRUSTED}\n{REQUIRED}")).await;
+    let v6 = [&[0x20, 1, 0xd, 0xb9][..], &[0; 11], &[1], &[0; 16], &[1, 2, 3, 4]].concat();
+    let with_tlv =
+        [v4([203, 0, 113, 7]), vec![0x20, 0, 8, 7, 0, 0, 0, 0, 1, 0, 0], vec![4, 0, 0]].concat();
+    let long = [v4([203, 0, 113, 7]), [vec![4, 0xf, 0xe1], vec![0; 0xfe1]].concat()].concat();
+    for (header, client, is_believed) in [
+        (b"PROXY TCP4 203.0.113.7 192.0.2.200 4711 80\r\n".to_vec(), "203.0.113.7", false),
+        (b"PROXY TCP6 2001:db9::1 2001:db9::2 4711 80\r\n".to_vec(), "2001:db9::1", false),
+        (b"PROXY TCP4 10.0.0.1 192.0.2.200 4711 80\r\n".to_vec(), "192.0.2.77", true),
+        (b"PROXY UNKNOWN\r\n".to_vec(), "127.0.0.1", false),
+        (b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n".to_vec(), "127.0.0.1", false),
+        (v2(1, 0x11, &v4([203, 0, 113, 7])), "203.0.113.7", false),
+        (v2(1, 0x11, &v4([10, 0, 0, 1])), "192.0.2.77", true),
+        (v2(1, 0x21, &v6), "2001:db9::1", false),
+        (v2(1, 0x11, &with_tlv), "203.0.113.7", false),
+        (v2(1, 0x11, &long), "203.0.113.7", false),
+        (v2(0, 0, b""), "192.0.2.77", true),
+        (v2(0, 0x11, &v4([203, 0, 113, 7])), "192.0.2.77", true),
+        (v2(1, 0, b""), "127.0.0.1", false),
+        (v2(1, 0x31, &[b'/'; 216]), "127.0.0.1", false),
+    ] {
+        let what = String::from_utf8_lossy(&header[..header.len().min(60)]).into_owned();
+        let mut connection = front.connect(1).await;
+        connection.send(&header).await.unwrap();
+        let fields = "X-Forwarded-For: 192.0.2.77\r\nX-Forwarded-Proto: https\r\n";
+        let asked = front.ask_over(connection, fields).await;
+        assert_eq!((asked.answer.status, &*asked.client()), (200, client), "{what:?}");
+        let scheme = if is_believed { "https" } else { "http" };
+        assert_eq!(asked.got(["x-forwarded-proto"]), [Some(scheme)], "{what:?}");
+        assert_eq!(asked.line["peer"], Value::Null);
+    }
+    front.scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_connection_without_its_proxy_header_is_closed() {
+    let front = Front::with(&format!("{TRUSTED}\n{REQUIRED}")).await;
+    let too_long = v2(1, 0x11, &[0; 4081]);
+    let (none, broken) = ("no PROXY header on a listener", "a broken PROXY header");
+    for (last, bytes, why) in [
+        (1, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n".to_vec(), none),
+        (1, b"\x16\x03\x01\x02\0\x01\0\x01\0\0\0\0\0\0\0".to_vec(), none),
+        (1, b"PROXY TCP4 203.0.113.7 192.0.2.200 4711\r\n".to_vec(), broken),
+        (1, b"PROXY TCP4 203.0.113.300 192.0.2.200 1 2\r\n".to_vec(), broken),
+        (1, [b"PROXY TCP4 ".to_vec(), vec![b'1'; 200]].concat(), broken),
+        (1, v2(1, 0x11, &[0; 4]), broken),
+        (1, v2(2, 0x11, &v4([203, 0, 113, 7])), broken),
+        (1, too_long, "a PROXY header of more than 4 KiB"),
+        (1, b"PROXY TCP4 203".to_vec(), "no whole PROXY header within 2 s"),
+        (2, v2(1, 0x11, &v4([203, 0, 113, 7])), "a peer that is not in trusted_proxies"),
+    ] {
+        let before = front.scene.fence.log().matches(why).count();
+        let mut connection = front.connect(last).await;
+        // The other side may have closed by then.
+        let _ = connection.send(&bytes).await;
+        assert_eq!(connection.rest().await.unwrap_or_default(), b"", "{why}");
+        eventually(&format!("{why:?} in the log"), async || {
+            (front.scene.fence.log().matches(why).count() > before).then_some(())
+        })
+        .await;
+    }
+    drop(front.connect(1).await); // A health check.
+    assert_eq!(front.scene.worker.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn proxy_protocols_clients_have_the_limit_of_connections() {
+    let limit = "connections_per_client_max = 1";
+    let lines = format!("{TRUSTED}\n{REQUIRED}");
+    let front = Front::configured(&Route::k(), |config| config.listener(&lines).limit(limit)).await;
+    let of = async |client: u8| {
+        let mut connection = front.connect(1).await;
+        connection.send(v2(1, 0x11, &v4([203, 0, 113, client]))).await.unwrap();
+        connection.send(front.head("")).await.unwrap();
+        (connection.response().await.map(|answer| answer.status).ok(), connection)
+    };
+    let (first, _kept) = of(7).await;
+    assert_eq!([first, of(8).await.0], [Some(200); 2]);
+    assert_eq!(of(7).await.0, None, "one too many");
+    assert_eq!(front.scene.fence.metric("fencepost_connections_refused_total").await, 1.0);
+}
+
+#[tokio::test]
+async fn haproxy_names_its_clients_either_way() {
+    for version in ["send-proxy", "send-proxy-v2"] {
+        let front = Front::with(&format!("{TRUSTED}\n{REQUIRED}")).await;
+        let Endpoint::Tcp(to) = front.scene.fence.listener else { panic!("it listens on TCP") };
+        let (port, scratch) = (FreePort::reserve(), Scratch::new());
+        let file = scratch.path().join("haproxy.cfg");
+        let text = format!(
+            "defaults\n mode http\n timeout connect 5s\n timeout client 30s\n timeout server 30s\n\
+             frontend in\n bind {}\n option forwardfor\n http-request set-header X-Forwarded-Proto https\n default_backend out\n\
+             backend out\n server fence {to} {version}\n",
+            port.address()
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new("/usr/sbin/haproxy");
+        command.arg("-db").arg("-f").arg(&file);
+        let _haproxy = Process::start(&command, &scratch.path().join("log"));
+        let connect = async |last: u8| {
+            eventually("HAProxy listens", async || {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
+                let stream: Option<TcpStream> = socket.connect(port.address()).await.ok();
+                stream.map(Connection::over)
+            })
+            .await
+        };
+        for (last, scheme) in [(1, "https"), (9, "http")] {
+            let asked = front.ask_over(connect(last).await, "").await;
+            assert_eq!((asked.answer.status, asked.client()), (200, format!("127.0.0.{last}")));
+            assert_eq!(asked.got(["x-forwarded-proto"]), [Some(scheme)], "{version}");
+        }
+    }
 }

@@ -39,7 +39,16 @@ async fn each_head_that_is_not_read_is_counted_and_logged() {
         ),
         ("GET / HTTP/1.1\r\nHost : h\r\n\r\n".to_owned(), "a line that does not begin with a field name and a colon"),
         // As a client that speaks TLS begins.
-        ("\x16\x03\x01\x02\0\x01\0\x01".to_owned(), unclear),
+        ("\x16\x03\x01\x02\0\x01\0\x01".to_owned(), "a TLS hello on a plain port"),
+        ("\x16\x01\x01".to_owned(), unclear),
+        (
+            "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+            "PROXY protocol v1 on a listener that does not expect it",
+        ),
+        (
+            "\r\n\r\n\0\r\nQUIT\n\x20\0\0\0GET / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+            "PROXY protocol v2 on a listener that does not expect it",
+        ),
         // The grammar has it, hyper does not.
         ("GET http:// HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), "a target or a field that cannot be read"),
         (format!("GET / HTTP/1.1\r\nHost: h\r\nX: {long}\r\n\r\n"), too_large),

@@ -39,21 +39,24 @@ async fn a_slow_handshake_is_ended_while_others_are_served() {
 async fn what_is_no_tls_is_closed_by_an_alert() {
     let scene = Scene::open(|files| tls(files, "")).await;
     let socks = [&b"\x05\x01\x00"[..], &[0; 64]].concat();
-    for sent in [&socks[..], b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"] {
+    let proxy_header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
+    for sent in [&socks[..], b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", proxy_header] {
         let mut client = Connection::open(scene.address()).await.unwrap();
         client.send(sent).await.unwrap();
         assert_eq!(client.rest().await.unwrap().first(), Some(&21), "an alert");
     }
     drop(TcpStream::connect(scene.address()).await.unwrap());
     let open = async || scene.fence.metric("fencepost_connections").await;
-    until("both have gone", async || open().await == 0.0).await;
+    until("all have gone", async || open().await == 0.0).await;
     // As HAProxy's health checks leave.
     let reset = TcpStream::connect(scene.address()).await.unwrap();
     until("it is there", async || open().await == 1.0).await;
     SockRef::from(&reset).set_linger(Some(Duration::ZERO)).unwrap();
     drop(reset);
     let counted = async || (scene.failures("protocol").await, scene.failures("closed").await);
-    until("all are counted", async || counted().await == (2.0, 2.0)).await;
+    until("all are counted", async || counted().await == (3.0, 2.0)).await;
+    scene.fence.until_log("plain HTTP on a TLS port").await;
+    scene.fence.until_log("PROXY protocol v1 on a listener that does not expect it").await;
     // Who only looks whether anybody listens is not in the log that everybody keeps.
     for (level, reason) in [(" INFO ", "protocol"), ("DEBUG ", "closed")] {
         scene.fence.until_log(&format!("reason=\"{reason}\"")).await;

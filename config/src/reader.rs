@@ -238,6 +238,29 @@ impl<'t> Table<'t> {
         value.filter(|_| notes.problem_count() == before)
     }
 
+    /// Tables in a list of this one, `key = [{ … }, …]`.
+    pub(crate) fn inner_tables<T>(
+        &mut self,
+        key: Key,
+        read: impl Fn(&mut Self) -> Option<T>,
+    ) -> Vec<T> {
+        let list = self.read(key, "a list of tables", DeValue::as_array);
+        self.record_key(key, None);
+        let Table { notes, record, .. } = *self;
+        let values = self.items(key, list).into_iter().filter_map(|(place, item)| {
+            let Some(entries) = item.as_table() else {
+                notes.problem(&place, wrong_type("a table", item));
+                return None;
+            };
+            let (entries, asked) = (Some(entries), Vec::new());
+            let mut table = Table { notes, entries, place, record, parent: key, asked };
+            let value = read(&mut table);
+            table.finish();
+            value
+        });
+        values.collect()
+    }
+
     /// A table of the whole file, `[key]`. One that nobody wrote has all defaults.
     pub(crate) fn section<T>(&mut self, key: Key, read: impl FnOnce(&mut Self) -> T) -> T {
         let entries = self.read(key, "a table", DeValue::as_table);

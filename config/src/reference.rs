@@ -40,7 +40,7 @@ fn parse(text: &str) -> Result<Config, Problems> {
 const EVERY_TABLE: &str = r#"
     [[listener]]
     address = "127.0.0.1:8080"
-    tls = { certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem" }
+    tls = { certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem", more_certificates = [{ certificate = "/t/b.pem", key = "/t/b.key" }] }
     [source.main]
     kind = "etcd"
     endpoints = ["https://127.0.0.1:2379"]
@@ -67,6 +67,7 @@ fn section(table: &str, parent: &str) -> &'static str {
         ("admin", "") => "`[admin]`",
         ("listener", "") => "`[[listener]]`",
         ("listener" | "admin", "tls") => "`tls` of a listener",
+        ("listener" | "admin", "more_certificates") => "`more_certificates`",
         ("limits", "") => "`[limits]`",
         ("decisions", "") => "`[decisions]`",
         ("access_log", "") => "`[access_log]`",

@@ -11,6 +11,8 @@ use crate::reader::Table;
 pub struct ServerTls {
     /// What the listener shows to be itself.
     pub identity: Identity,
+    /// What it shows instead to clients that ask for one of their names.
+    pub more: Vec<Identity>,
     /// What is asked of clients; `None`: no certificate.
     pub clients: Option<ClientCertificates>,
     /// The oldest version that is spoken.
@@ -64,6 +66,7 @@ impl ServerTls {
     /// `tls = { … }` of a listener.
     pub(crate) fn read(t: &mut Table<'_>) -> Option<ServerTls> {
         let identity = Identity::read(t);
+        let more = t.inner_tables("more_certificates", Identity::read);
         let ca = t.text("client_ca", parse_file);
         let required = t.choice("client_certificates", &[("required", true), ("optional", false)]);
         let crl = t.text("crl", parse_file);
@@ -75,7 +78,7 @@ impl ServerTls {
         let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
         let min_version = t.choice("min_version", &versions);
         let clients = ca.map(|ca| ClientCertificates { ca, crl, required });
-        Some(ServerTls { identity: identity?, clients, min_version })
+        Some(ServerTls { identity: identity?, more, clients, min_version })
     }
 }
 
@@ -171,8 +174,12 @@ mod tests {
 
     #[test]
     fn a_listener_needs_a_certificate_and_its_key() {
-        let expected =
-            ServerTls { identity: pair(), clients: None, min_version: TlsVersion::Tls12 };
+        let expected = ServerTls {
+            identity: pair(),
+            more: vec![],
+            clients: None,
+            min_version: TlsVersion::Tls12,
+        };
         assert_eq!(server(PAIR), Ok(expected));
         let problem = server("certificate = \"/t/a.pem\"").unwrap_err();
         assert!(
@@ -184,6 +191,23 @@ mod tests {
         let problem = server(&format!("{PAIR}min_version = \"1.1\"\ncipher = \"x\"")).unwrap_err();
         assert!(problem.contains(r#"min_version: must be "1.2" or "1.3", not "1.1""#), "{problem}");
         assert!(problem.contains("cipher: unknown key"), "{problem}");
+    }
+
+    #[test]
+    fn each_further_certificate_has_its_key() {
+        let more = |tables: &str| server(&format!("{PAIR}more_certificates = {tables}"));
+        let pairs = more(r#"[{ certificate = "/t/b.pem", key = "/t/b.key" }]"#).unwrap().more;
+        let expected = Identity { certificate: "/t/b.pem".into(), key: "/t/b.key".into() };
+        assert_eq!(pairs, [expected]);
+        for (tables, problem) in [
+            (r#"[{ certificate = "/t/b.pem" }]"#, "more_certificates[0].key: missing"),
+            (r#"["/t/b.pem"]"#, "more_certificates[0]: must be a table, not a string"),
+            (r#"[{ certificate = "/b", key = "/b", name = "b" }]"#, "name: unknown key"),
+            (r#"{ certificate = "/b", key = "/b" }"#, "must be a list of tables"),
+        ] {
+            let found = more(tables).unwrap_err();
+            assert!(found.contains(problem), "{found}");
+        }
     }
 
     #[test]

@@ -53,4 +53,4 @@ pub fn folds_alike(one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> bool {
 const RESERVED_HEADERS: &str = "\
     connection content-encoding content-length content-type expect forwarded host http2-settings keep-alive \
     proxy-authorization proxy-connection te trailer transfer-encoding upgrade via x-forwarded-for \
-    x-forwarded-host x-forwarded-proto";
+    x-forwarded-host x-forwarded-proto x-request-id";

@@ -21,12 +21,14 @@ pub fn load(tls: &config::ServerTls) -> Result<ServerTls, TlsError> {
 }
 
 fn files(tls: &config::ServerTls) -> ServerFiles {
-    let config::ServerTls { identity, clients, min_version } = tls.clone();
+    let config::ServerTls { identity, more, clients, min_version } = tls.clone();
+    let identity_files = |config::Identity { certificate, key }| IdentityFiles { certificate, key };
     let clients = clients.map(|config::ClientCertificates { ca, crl, required }| {
         ClientCertificates { ca, crl, required }
     });
     ServerFiles {
-        identity: IdentityFiles { certificate: identity.certificate, key: identity.key },
+        identity: identity_files(identity),
+        more: more.into_iter().map(identity_files).collect(),
         clients,
         min_version: match min_version {
             config::TlsVersion::Tls12 => MinVersion::Tls12,

@@ -8,6 +8,7 @@ use rustls::AlertDescription;
 use rustls::ClientConfig;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
+use rustls::sign::SingleCertAndKey;
 
 use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, provider};
@@ -144,7 +145,7 @@ impl Recipe for Client {
             Some(identity) => {
                 let (identity, of_identity) = identity.make(contents)?;
                 expiries.extend(of_identity);
-                builder.with_client_cert_resolver(identity)
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity)))
             }
         };
         config.alpn_protocols.clone_from(&self.alpn);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, Error, InconsistentKeys};
 use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
@@ -31,7 +31,7 @@ impl IdentityFiles {
     pub(crate) fn make(
         &self,
         contents: &Contents,
-    ) -> Result<(Arc<SingleCertAndKey>, Vec<Expiry>), TlsError> {
+    ) -> Result<(Arc<CertifiedKey>, Vec<Expiry>), TlsError> {
         let certificate = contents.of(&self.certificate, FileRole::Certificate)?;
         let chain: Vec<CertificateDer<'static>> = certificate.objects(Flaw::NoCertificate)?;
         let expiries = Expiry::of_certificates(&certificate, Dated::Certificate, &chain)?;
@@ -47,7 +47,7 @@ impl IdentityFiles {
             certificate
                 .error(Flaw::Certificate { number: 1, reason: reason(&certified.cert[0], &error) })
         })?;
-        Ok((Arc::new(SingleCertAndKey::from(certified)), expiries))
+        Ok((Arc::new(certified), expiries))
     }
 }
 

@@ -5,9 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::client::verify_server_name;
 use rustls::crypto::ring::Ticketer;
+use rustls::pki_types::ServerName;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
+    VerifierBuilderError, WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
 
 use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, TLS13_ONLY, provider};
@@ -25,6 +31,8 @@ use crate::verifier::{ClientVerifier, PeerVerifier};
 pub struct ServerFiles {
     /// What it shows to be itself.
     pub identity: IdentityFiles,
+    /// What it shows instead to clients that ask for one of their names (SNI).
+    pub more: Vec<IdentityFiles>,
     /// What it asks of its clients; `None`: no certificate.
     pub clients: Option<ClientCertificates>,
     /// The oldest version that it speaks.
@@ -118,7 +126,9 @@ impl Recipe for Server {
         let clients = self.files.clients.iter();
         let trust = clients
             .flat_map(|clients| [Some(&clients.ca), clients.crl.as_ref()].into_iter().flatten());
-        self.files.identity.paths().chain(trust.map(PathBuf::as_path)).collect()
+        let identities = [&self.files.identity].into_iter().chain(&self.files.more);
+        let identities = identities.flat_map(IdentityFiles::paths);
+        identities.chain(trust.map(PathBuf::as_path)).collect()
     }
 
     fn make(
@@ -127,6 +137,12 @@ impl Recipe for Server {
         old: Option<&ServerConfig>,
     ) -> Result<Made<ServerConfig>, TlsError> {
         let (identity, mut expiries) = self.files.identity.make(contents)?;
+        let mut identities = vec![identity];
+        for files in &self.files.more {
+            let (identity, of_identity) = files.make(contents)?;
+            identities.push(identity);
+            expiries.extend(of_identity);
+        }
         let mut verifier = None;
         let mut entries: Arc<[TrustEntry]> = Arc::default();
         if let Some(clients) = &self.files.clients {
@@ -146,7 +162,7 @@ impl Recipe for Server {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_cert_resolver(identity);
+        let mut config = builder.with_cert_resolver(Arc::new(BySni(identities)));
         config.alpn_protocols.clone_from(&self.alpn);
         config.ignore_client_order = true;
         if self.files.clients.is_some() {
@@ -161,6 +177,28 @@ impl Recipe for Server {
             config.ticketer = Ticketer::new().expect("the system has random numbers");
         }
         Ok(Made { config: Arc::new(config), entries, expiries: expiries.into() })
+    }
+}
+
+/// Shows each client the first certificate that is for the name that it asks for, and that it can
+/// verify. A client that asks for another name, or for no name, is shown the first of all.
+#[derive(Debug)]
+struct BySni(Vec<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for BySni {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
+        let is_for = |identity: &&Arc<CertifiedKey>| {
+            let certificate = identity.end_entity_cert().and_then(ParsedCertificate::try_from);
+            let is_named = name
+                .as_ref()
+                .zip(certificate.ok())
+                .is_some_and(|(name, certificate)| verify_server_name(&certificate, name).is_ok());
+            is_named && identity.key.choose_scheme(hello.signature_schemes()).is_some()
+        };
+        // One alone is shown to everybody.
+        let named = if self.0.len() > 1 { self.0.iter().find(is_for) } else { None };
+        named.or(self.0.first()).cloned()
     }
 }
 

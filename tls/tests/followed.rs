@@ -25,7 +25,12 @@ impl Server {
         let authority = Authority::new("test authority");
         let (certificate, key) = authority.issue_for_localhost().write(directory.path(), "server");
         let identity = IdentityFiles { certificate, key };
-        let files = ServerFiles { identity, clients: None, min_version: MinVersion::Tls12 };
+        let files = ServerFiles {
+            identity,
+            more: Vec::new(),
+            clients: None,
+            min_version: MinVersion::Tls12,
+        };
         Server { directory, authority, files }
     }
 

@@ -52,7 +52,8 @@ impl Pair {
             required,
         });
         let identity = IdentityFiles { certificate, key };
-        let files = ServerFiles { identity, clients, min_version: MinVersion::Tls12 };
+        let files =
+            ServerFiles { identity, more: Vec::new(), clients, min_version: MinVersion::Tls12 };
         let server = ServerTls::load(files, &[]).unwrap();
         Pair { directory, authority, server }
     }

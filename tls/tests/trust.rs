@@ -64,8 +64,12 @@ impl Trusting {
         let identity = IdentityFiles { certificate: file("own.pem"), key: file("own.key") };
         let clients =
             ClientCertificates { ca: self.ca.clone(), crl: self.crl.clone(), required: true };
-        let files =
-            ServerFiles { identity, clients: Some(clients), min_version: MinVersion::Tls12 };
+        let files = ServerFiles {
+            identity,
+            more: Vec::new(),
+            clients: Some(clients),
+            min_version: MinVersion::Tls12,
+        };
         ServerTls::load(files, &[]).unwrap()
     }
 

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fencepost_tests::{Authority, Connection, Endpoint, Scratch, Subject, replace_file, until};
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
 
 use super::{Scene, clients_required, connect, get, paths, pki, text, tls, toml};
 use crate::fencepost::BINARY;
@@ -145,6 +147,43 @@ async fn the_end_of_each_file_is_a_metric_that_follows_it() {
     scene.fence.admin("POST", "/reload").await;
     assert_eq!(end("authority").await, 1e9);
     scene.fence.until_log(r#"the authority of "CN=ended" has ended"#).await;
+}
+
+#[tokio::test]
+async fn certificate_is_chosen_by_the_name_that_is_asked_for() {
+    let others = Authority::new("others");
+    let subject = Subject { names: &["b.example", "*.c.example"], ..Subject::default() };
+    let scene = Scene::open(|files| {
+        let (certificate, key) = others.issue(&subject).write(files.path(), "b");
+        let ca = files.path().join("ca.pem");
+        replace_file(&ca, &(fs::read_to_string(&ca).unwrap() + &others.certificate()));
+        let more = format!("{{ certificate = {certificate:?}, key = {key:?} }}");
+        tls(files, &format!(", more_certificates = [{more}]"))
+    })
+    .await;
+    let shown_for = async |name: &str| {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let stream = TcpStream::connect(scene.address()).await.unwrap();
+        let stream = TlsConnector::from(scene.client(None, &[])).connect(name, stream).await?;
+        let shown = stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned();
+        Ok::<_, std::io::Error>(shown)
+    };
+    let in_file = |name| CertificateDer::from_pem_file(scene.path(name)).unwrap();
+    for (name, file) in [
+        ("b.example", "b.pem"),
+        ("B.Example", "b.pem"),
+        ("x.c.example", "b.pem"),
+        ("localhost", "server.pem"),
+        ("127.0.0.1", "server.pem"),
+    ] {
+        assert_eq!(shown_for(name).await.unwrap(), in_file(file), "{name}");
+    }
+    let unknown = shown_for("x.example").await.unwrap_err().to_string();
+    assert!(unknown.contains("localhost"), "the first is the default: {unknown}");
+    others.issue(&subject).write(scene.files.path(), "b");
+    let renewed =
+        async || shown_for("b.example").await.is_ok_and(|shown| shown == in_file("b.pem"));
+    until("its successor is shown", renewed).await;
 }
 
 const NOT_YET_VALID: &str =

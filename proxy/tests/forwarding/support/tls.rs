@@ -57,7 +57,12 @@ impl Certificates {
         let (certificate, key) = self.worker.write(self.files.path(), "listener");
         let identity = IdentityFiles { certificate, key };
         ServerTls::load(
-            ServerFiles { identity, clients: None, min_version: MinVersion::Tls12 },
+            ServerFiles {
+                identity,
+                more: Vec::new(),
+                clients: None,
+                min_version: MinVersion::Tls12,
+            },
             &[],
         )
         .unwrap()

@@ -10,11 +10,14 @@
 //!   that the worker can go on with it.
 
 mod orphans;
+mod shared;
 mod state;
 mod unseen;
 
 pub use self::orphans::OrphanId;
 use self::orphans::Orphans;
+pub use self::shared::AskedGate;
+use self::shared::Shared;
 pub use self::state::{GateState, TenureAtWorker};
 use crate::small_map::SmallMap;
 use crate::{
@@ -71,8 +74,8 @@ pub struct Predecessor {
 /// What keeps a request from the worker, for now or for good.
 #[derive(Debug)]
 pub enum EnterError {
-    /// Requests of an earlier tenure may still be at the worker: try again when the barrier may
-    /// have opened.
+    /// Requests of an earlier tenure may still be at the worker, through this proxy or another of
+    /// its group ([`Gate::unclear`]): try again when the barrier may have opened.
     Wait,
     /// The tenure with this `first` revision has the worker to itself, but a later process must
     /// know that before its first request goes out: record it, say so ([`Gate::recorded`]), then
@@ -110,6 +113,8 @@ pub struct Gate {
     floor: u64,
     era: u64,
     records: Records,
+    /// What the group's members have found; `None` if this proxy is alone before its worker.
+    shared: Option<Shared>,
     /// Only tenures that have something there.
     at_worker: SmallMap<Term, AtWorker>,
     /// What may be left of an earlier process: the tenure that may go on at once, and until when
@@ -255,16 +260,24 @@ impl Gate {
         if first.get() < self.floor || token.revision < first {
             return Err(EnterError::Refused(Rejection::ReplayedTenure));
         }
-        let term = Term { era: self.era, first };
-        let left_behind =
-            self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
-        if left_behind || self.at_worker.below(&term).any(|there| there.bars(now)) {
+        if let Some(shared) = &self.shared {
+            shared.may_enter(snapshot)?;
+        }
+        if self.bars(first, now) {
             return Err(EnterError::Wait);
         }
         match self.records {
             Records::Yes(recorded) if recorded != Some(first) => Err(EnterError::Record(first)),
             Records::Yes(_) | Records::No => Ok(first),
         }
+    }
+
+    /// Whether something may be at the worker that the tenure has to wait for.
+    fn bars(&self, first: Revision, now: Moment) -> bool {
+        let left_behind =
+            self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
+        let term = Term { era: self.era, first };
+        left_behind || self.at_worker.below(&term).any(|there| there.bars(now))
     }
 
     /// Enters past the barrier, because the operator says that overlap is better than waiting. All
@@ -278,9 +291,14 @@ impl Gate {
         known: Known<'_>,
         now: Moment,
     ) -> Result<Admission, EnterError> {
+        if let (Some(shared), Some(news)) = (&self.shared, known.snapshot()) {
+            shared.may_judge(news)?;
+        }
         let barred = std::mem::take(&mut self.at_worker);
         let left_behind = self.left_behind.take();
+        let shared = self.shared.take();
         let entry = self.enter(token, known, now);
+        self.shared = shared;
         for (term, there) in barred {
             let entered = self.at_worker.or_default(term);
             entered.running += there.running;
@@ -369,6 +387,7 @@ impl Gate {
         self.floor = 0;
         self.present = None;
         self.era += 1;
+        self.shared = self.shared.take().map(|_| Shared::default());
         self.record_again();
         // Its revision may come up again, for another tenure.
         self.left_behind = self.left_behind.map(|(_, until)| (None, until));

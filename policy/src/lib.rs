@@ -6,9 +6,10 @@
 //! Read in this order. A request presents a [`FenceToken`]. A [`Tenure`] is one holder's time with
 //! a lock. A [`Snapshot`] is what we last learnt of a lock: [`KeyTrack`] or [`QueueTrack`] builds
 //! it from the store's writes. [`judge`] compares the token with the snapshot. The [`Gate`] lets an
-//! admitted request out, once.
+//! admitted request out, once. A [`Group`](group::Group) of proxies shares its gates.
 
 mod gate;
+pub mod group;
 mod judge;
 mod key_track;
 mod lock;
@@ -18,7 +19,8 @@ mod snapshot;
 mod token;
 
 pub use gate::{
-    Admission, EnterError, Gate, GateState, Moment, OrphanId, Predecessor, TenureAtWorker, Term,
+    Admission, AskedGate, EnterError, Gate, GateState, Moment, OrphanId, Predecessor,
+    TenureAtWorker, Term,
 };
 pub use judge::{Action, Known, News, Rejection, Verdict, judge};
 pub use key_track::{Content, KeyEvent, KeyTrack, Reading, Step, Walk, Write};

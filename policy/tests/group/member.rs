@@ -95,7 +95,7 @@ impl Member {
             untold: None,
             stopped: None,
             lag: 0,
-            successor_of: predecessor.map(|id| (id, until)),
+            successor_of: predecessor.map(|id| (id, if remembers { until } else { now })),
         }
     }
 

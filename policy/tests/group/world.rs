@@ -42,8 +42,6 @@ pub(crate) enum Mutant {
     JoinerTakesMarkForOver,
     /// The mark counts as if the write that it replaced had been seen.
     MarkTakenForWrite,
-    /// A successor deletes its predecessor's key at once.
-    SuccessorDeletes,
     /// A successor knows that its predecessor is dead, and waits for nothing of it.
     SuccessorIgnoresPast,
     /// An ask is answered while earlier requests run.
@@ -151,7 +149,7 @@ pub(crate) enum Action {
     Tick,
     Joins,
     JoinsAfter(MemberId),
-    JoinsWithoutMemory(MemberId),
+    JoinsWithoutMemory,
     Learns(MemberId, Ordinal),
     Writes(MemberId),
     Commits(MemberId),
@@ -171,6 +169,22 @@ pub(crate) enum Action {
     GivesUp(MemberId, MemberId),
     Deletes(MemberId, MemberId),
     SuccessorDeletes(MemberId),
+}
+
+impl Action {
+    /// What happens seldom beside what members do all the time.
+    pub(crate) fn is_rare(self) -> bool {
+        use Action::{
+            Crashes, Ends, GoesOn, Joins, JoinsAfter, JoinsWithoutMemory, Leaves, Loses, Stops,
+            Tick, WorkerEnds, WriteIsLost,
+        };
+        match self {
+            Tick | Joins | JoinsAfter(_) | JoinsWithoutMemory | WorkerEnds(..) => true,
+            Loses(..) | Crashes(_) | Stops(_) | GoesOn(_) | Leaves(_) | Ends(_) => true,
+            WriteIsLost(_) => true,
+            _ => false,
+        }
+    }
 }
 
 pub(crate) struct World {
@@ -234,11 +248,8 @@ impl World {
     }
 
     fn joins(&self, state: &mut State, after: Option<MemberId>) {
-        let id = if self.is(Mutant::SameNameAfterRestart) && after.is_some() {
-            after.unwrap()
-        } else {
-            MemberId(state.members.len() as u128 + state.dead.len() as u128 + 1)
-        };
+        let next = MemberId((state.members.len() + state.dead.len()) as u128 + 1);
+        let id = after.filter(|_| self.is(Mutant::SameNameAfterRestart)).unwrap_or(next);
         let predecessor = after.filter(|_| !self.is(Mutant::SameNameAfterRestart));
         let mut member = Member::new(id, self.scope.tenures, state.now, predecessor, self.mutant);
         let record = member.group.write(state.now).unwrap();
@@ -251,9 +262,7 @@ impl World {
         }
         if let Some(old) = predecessor {
             // Its directory is locked by us, so it is dead for sure.
-            if self.is(Mutant::SuccessorDeletes) {
-                state.delete(old);
-            } else if let Some(key) = state.keys.get(&old).cloned()
+            if let Some(key) = state.keys.get(&old).cloned()
                 && key.record.state == MemberState::Live
             {
                 state.put(old, mark(&key.record, key.revision));
@@ -448,9 +457,8 @@ impl World {
                 state.restarts_left -= 1;
                 self.joins(state, Some(old));
             }
-            Action::JoinsWithoutMemory(old) => {
+            Action::JoinsWithoutMemory => {
                 state.restarts_left -= 1;
-                let _ = old;
                 self.joins(state, None);
             }
             Action::Learns(id, tenure) => state.member(id)?.learn(layout, tenure),
@@ -717,10 +725,8 @@ impl Model for World {
             actions.push(Action::Joins);
         }
         if state.restarts_left > 0 {
-            for old in &state.dead {
-                actions.push(Action::JoinsAfter(*old));
-                actions.push(Action::JoinsWithoutMemory(*old));
-            }
+            actions.extend(state.dead.iter().map(|old| Action::JoinsAfter(*old)));
+            actions.extend((!state.dead.is_empty()).then_some(Action::JoinsWithoutMemory));
         }
         actions.extend(state.work.keys().map(|(id, tenure)| Action::WorkerEnds(*id, *tenure)));
         for (id, member) in &state.members {

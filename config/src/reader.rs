@@ -140,7 +140,7 @@ impl<'t> Table<'t> {
 
     /// [`time`](Self::time), or `"off"`: as long as it takes.
     pub(crate) fn time_or_off(&mut self, key: Key, range: Range, default: i64) -> Option<Duration> {
-        let text = self.find(key).and_then(|(_, value)| value.as_str());
+        let text = self.find(key).and_then(|(_, value)| self.meant(value).ok()?.as_str());
         match text {
             Some("off") => {
                 self.asked.push(key);
@@ -248,6 +248,7 @@ impl<'t> Table<'t> {
         self.record_key(key, None);
         let Table { notes, record, .. } = *self;
         let values = self.items(key, list).into_iter().filter_map(|(place, item)| {
+            let item = item.get_ref();
             let Some(entries) = item.as_table() else {
                 notes.problem(&place, wrong_type("a table", item));
                 return None;

@@ -162,8 +162,10 @@ async fn an_etcd_that_is_not_there_is_named() {
     let silent = Etcd::start(EtcdVersion::V3_4).await;
     silent.pause().await;
     let told = demo(&["--etcd", &silent.endpoint()]).await;
-    let expected =
-        format!("fencepost: etcd does not answer: {}: no answer within 500ms\n", silent.endpoint());
+    let expected = format!(
+        "fencepost: etcd does not answer: {}: no connection within 500ms\n",
+        silent.endpoint()
+    );
     assert_eq!((told.code, told.printed.as_str(), told.errors), (Some(1), "", expected));
 
     let told = demo(&["--etcd", "ftp://127.0.0.1:2379"]).await;

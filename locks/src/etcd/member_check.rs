@@ -5,12 +5,14 @@
 //! the watches of a stream from 0, whatever ids they are to have, so a watch tells it from a
 //! member.
 
+use std::future::pending;
 use std::time::Duration;
 
 use etcd_client::{Client, WatchOptions};
 use tokio::time::timeout;
 
 use super::failure::Failure;
+use super::query::Query;
 
 /// How long the watch may take to begin, once the connection is up.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,7 +28,21 @@ const KEY: [u8; 1] = [0];
 /// # Errors
 /// [`Failure::NoMember`] if it is something else.
 pub(super) async fn check_member(client: &Client) -> Result<(), Failure> {
-    let asked = timeout(TIMEOUT, is_member(client)).await;
+    // What is no etcd may wait for the end of a watch's request, and answers a call at once.
+    let is_etcd = async {
+        match Query::of_nothing().send(client.clone()).await {
+            Err(failure @ Failure::Endpoint(_)) => failure,
+            Ok(_) | Err(_) => pending().await,
+        }
+    };
+    let asked = async {
+        tokio::select! {
+            biased;
+            asked = is_member(client) => asked,
+            failure = is_etcd => Err(failure),
+        }
+    };
+    let asked = timeout(TIMEOUT, asked).await;
     match asked.unwrap_or_else(|_| Err(Failure::endpoint(format!("no watch within {TIMEOUT:?}")))) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Failure::NoMember),

@@ -157,13 +157,12 @@ impl Member {
         let known = self.known.map(|known| news(layout, known));
         for (id, ask) in asks {
             let asked = ask.tenure.revision;
-            let answer = match mutant {
-                Mutant::AnswersWithoutSeal => {
-                    let is_empty = (1..asked.get())
-                        .all(|earlier| matches!(self.request(earlier), Request::None));
-                    if is_empty { AskedGate::Sealed } else { AskedGate::Busy }
-                }
-                _ => self.gate.answer(layout, asked, known.as_ref(), self.clock(now)),
+            let answer = if mutant == Mutant::AnswersWithoutSeal {
+                let is_empty =
+                    (1..asked.get()).all(|earlier| matches!(self.request(earlier), Request::None));
+                if is_empty { AskedGate::Sealed } else { AskedGate::Busy }
+            } else {
+                self.gate.answer(layout, asked, known.as_ref(), self.clock(now))
             };
             if answer == AskedGate::Sealed
                 || (answer == AskedGate::Busy && mutant == Mutant::AnswersBeforeEmpty)

@@ -178,12 +178,20 @@ impl Action {
             Crashes, Ends, GoesOn, Joins, JoinsAfter, JoinsWithoutMemory, Leaves, Loses, Stops,
             Tick, WorkerEnds, WriteIsLost,
         };
-        match self {
-            Tick | Joins | JoinsAfter(_) | JoinsWithoutMemory | WorkerEnds(..) => true,
-            Loses(..) | Crashes(_) | Stops(_) | GoesOn(_) | Leaves(_) | Ends(_) => true,
-            WriteIsLost(_) => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Tick | Joins
+                | JoinsAfter(_)
+                | JoinsWithoutMemory
+                | WorkerEnds(..)
+                | Loses(..)
+                | Crashes(_)
+                | Stops(_)
+                | GoesOn(_)
+                | Leaves(_)
+                | Ends(_)
+                | WriteIsLost(_)
+        )
     }
 }
 

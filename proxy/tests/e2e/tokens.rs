@@ -174,9 +174,9 @@ async fn owners_are_bytes_and_may_be_presented_percent_encoded() {
     let scene = Scene::open(EtcdVersion::V3_4, &one_lock()).await;
     for (stored, presented, not) in [
         (&b"shard 1"[..], &["shard 1", "shard%201"][..], &["shard+1", "shard1", "shard"][..]),
-        ("schärd".as_bytes(), &["sch%C3%A4rd", "schärd"], &["sch%c3%a4rd", "sch\u{e4}"]),
-        (&[0, 255, b'\n'], &["%00%FF%0A"], &["%00%FF", "%00%ff%0a"]),
-        (b"100%", &["100%"], &["100%25"]),
+        ("schärd".as_bytes(), &["sch%C3%A4rd", "schärd", "sch%c3%a4rd"], &["sch\u{e4}"]),
+        (&[0, 255, b'\n'], &["%00%FF%0A", "%00%ff%0a"], &["%00%FF"]),
+        (b"100%", &["100%", "100%25"], &["100%2525"]),
         (b"", &[""], &["-"]),
     ] {
         let revision = scene.store.put("/one/lock", stored).await.to_string();

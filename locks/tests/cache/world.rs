@@ -1,7 +1,8 @@
 //! A store in memory, a source over it, and the questions that a proxy asks.
 
+use std::cell::RefCell;
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use fencepost_locks::{
@@ -225,26 +226,31 @@ async fn settle(lock: &TrackedLock, owner: &str, at: Revision, linearizable: boo
     }
 }
 
-/// What this thread logs, from then on.
-pub(crate) struct Lines {
-    lines: Arc<Mutex<Vec<String>>>,
-    _guard: tracing::subscriber::DefaultGuard,
+thread_local! {
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
+/// What this thread logs.
+pub(crate) struct Lines;
+
 impl Lines {
+    /// One collector for all threads: with one for each, a place in the code that another thread
+    /// comes to first would be taken for one that nobody listens to.
     pub(crate) fn collect() -> Lines {
-        let lines = Arc::default();
-        let _guard = tracing::subscriber::set_default(Collector(Arc::clone(&lines)));
-        Lines { lines, _guard }
+        static COLLECTS: Once = Once::new();
+        COLLECTS.call_once(|| tracing::subscriber::set_global_default(Collector).unwrap());
+        LINES.take();
+        Lines
     }
 
     /// The lines with that text.
     pub(crate) fn with(&self, text: &str) -> Vec<String> {
-        self.lines.lock().unwrap().iter().filter(|line| line.contains(text)).cloned().collect()
+        LINES
+            .with_borrow(|lines| lines.iter().filter(|line| line.contains(text)).cloned().collect())
     }
 }
 
-struct Collector(Arc<Mutex<Vec<String>>>);
+struct Collector;
 
 impl tracing::Subscriber for Collector {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -254,7 +260,7 @@ impl tracing::Subscriber for Collector {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut line = String::new();
         event.record(&mut |_: &Field, value: &dyn Debug| _ = write!(line, "{value:?} "));
-        self.0.lock().unwrap().push(line);
+        LINES.with_borrow_mut(|lines| lines.push(line));
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {

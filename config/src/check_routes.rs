@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::check_locks::check_locks;
+use crate::group::Group;
 use crate::index::{CoverIndex, LockIndex};
 use crate::listening::{Admin, Listener};
 use crate::lock::Lock;
@@ -22,6 +23,7 @@ pub(crate) fn check_routes(
     tables: Vec<Table<'_>>,
     (sources, source_places): (&[Source], &[Place]),
     (listeners, admin): (&[Listener], Option<&Admin>),
+    group: Option<&Group>,
 ) -> Vec<Route> {
     let read = |table| WrittenRoute::read(table, sources);
     let written: Vec<WrittenRoute<'_>> = tables.into_iter().map(read).collect();
@@ -29,6 +31,10 @@ pub(crate) fn check_routes(
     warn_of_unused_sources(&written, source_places);
     check_locks(&written, sources);
     right(&written).for_each(|route| check_listeners(route, listeners, admin));
+    for (route, written) in right(&written) {
+        let problem = group.and_then(|group| group.problem_of(route, sources));
+        problem.iter().for_each(|problem| written.table.problem("lock", problem));
+    }
     let routes: Vec<Right<'_>> = right(&written).collect();
     if routes.len() == written.len() {
         warn_of_wildcards(&routes);

@@ -7,6 +7,7 @@ use toml::de::DeTable;
 
 use crate::check_routes::check_routes;
 use crate::flags::Flags;
+use crate::group::Group;
 use crate::include::{Included, parse_pattern, put_together};
 use crate::limits::Limits;
 use crate::listening::{Admin, Listener};
@@ -38,6 +39,8 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// The lock stores, ordered by name.
     pub sources: Vec<Source>,
+    /// The group that this process is a member of, if there is one.
+    pub group: Option<Group>,
     /// The routes in the order in which they are asked; at least one.
     pub routes: Routes,
     /// What works and should be known all the same.
@@ -113,9 +116,15 @@ impl Config {
         let sources = t.named_tables("source").into_iter().map(Source::read);
         let (sources, places): (Vec<Source>, Vec<Place>) = sources.unzip();
         let routes = t.tables("route", "at least one route, which says which requests go where");
-        let routes = check_routes(routes, (&sources, &places), (&listeners, admin.as_ref()));
+        let group = if t.is_written("group") {
+            t.section("group", |t| Group::read(t, &sources))
+        } else {
+            None
+        };
+        let ways_in = (&*listeners, admin.as_ref());
+        let routes = check_routes(routes, (&sources, &places), ways_in, group.as_ref());
         let enforces = routes.iter().any(|route| matches!(route.mode, Mode::Enforce(_)));
-        if enforces && !t.is_written("state_dir") {
+        if enforces && !t.is_written("state_dir") && !t.is_written("group") {
             t.warning("state_dir", NO_STATE_DIR);
         }
         t.finish();
@@ -128,6 +137,7 @@ impl Config {
             decisions,
             access_log,
             sources,
+            group,
             routes: Routes::new(routes),
             warnings: Vec::new(),
             places: Places::default(),

@@ -85,7 +85,7 @@ const FOLLOWED_LIMITS: &str = "connect_timeout connect_retries upstream_idle_tim
 fn follows(table: &str, key: &str) -> bool {
     match table {
         "" => key == "include",
-        "admin" => false,
+        "admin" | "group" => false,
         "limits" => FOLLOWED_LIMITS.split(' ').any(|followed| followed == key),
         table if table.starts_with("source.") => !matches!(key, "kind" | "cluster_id"),
         _ => true,
@@ -155,7 +155,7 @@ fn compare(table: &str, old: &Keys<'_>, new: &Keys<'_>, changes: &mut Vec<Change
 
 impl Change {
     fn of_table(name: &str, how: &str) -> Change {
-        Change { what: name.to_owned(), follows: true, how: how.to_owned() }
+        Change { what: name.to_owned(), follows: name != "group", how: how.to_owned() }
     }
 
     /// What has become of the key or table, without its name.

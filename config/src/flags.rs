@@ -15,6 +15,8 @@ pub struct Flags {
     pub layout: Option<String>,
     /// `--admin`: where the admin listener is.
     pub admin: Option<String>,
+    /// `--group`: the name of the group that the process is a member of.
+    pub group: Option<String>,
     /// `--state-dir`: where floors are kept across restarts.
     pub state_dir: Option<String>,
     /// `--threads`: how many threads serve requests.
@@ -27,9 +29,10 @@ pub struct Flags {
 
 /// Keys of that file, or what they begin with, and the flags to blame for them. The first that fits
 /// counts.
-const FLAGS: [(&str, &str); 8] = [
+const FLAGS: [(&str, &str); 9] = [
     ("listener", "--listen"),
     ("admin", "--admin"),
+    ("group", "--group"),
     ("source", "--etcd"),
     ("route.default.lock.layout", "--layout"),
     ("route.default.lock", "--lock"),
@@ -61,6 +64,7 @@ impl Flags {
             },
             text("admin.listen", &self.admin),
             self.listen.iter().map(listener).collect(),
+            text("group.name", &self.group),
             format!("[source.main]\nkind = \"etcd\"\nendpoints = [{}]\n", endpoints.join(", ")),
             "[[route]]\nname = \"default\"\npath = \"/\"\n".to_owned(),
             text("upstream", &self.upstream),
@@ -160,6 +164,11 @@ mod tests {
             ("--threads", Some("0"), "must be 1 to 1024, not 0"),
             ("--max-age", Some("1ms"), r#"must be "500ms" to "1h", not "1ms""#),
             ("--freshness", Some("x"), r#"must be "cached" or "linearizable", not "x""#),
+            (
+                "--group",
+                Some("a b"),
+                "a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is a metric label",
+            ),
             ("--state-dir", Some("x"), &format!("{dir}, not \"x\"")),
             ("--admin", Some("10.0.0.1:1"), exposed),
         ] {
@@ -173,6 +182,7 @@ mod tests {
                 "--threads" => flags.threads = value,
                 "--max-age" => flags.max_age = value,
                 "--freshness" => flags.freshness = value,
+                "--group" => flags.group = value,
                 "--state-dir" => flags.state_dir = value,
                 _ => flags.admin = value,
             }

@@ -23,6 +23,7 @@ mod path_template;
 mod percent;
 mod prefixes;
 
+mod group;
 mod limits;
 mod listening;
 mod proxies;
@@ -54,6 +55,7 @@ pub use captures::{Capture, Captures};
 pub use config::Config;
 pub use difference::{Change, Difference};
 pub use flags::Flags;
+pub use group::Group;
 pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};
 pub use include::{Included, included_by};
 pub use index::LockIndex;

@@ -4,8 +4,8 @@ use fencepost_policy::Layout;
 
 use crate::lock_template::LockTemplate;
 use crate::path_template::PathTemplate;
-use crate::reader::{Table, nearest};
-use crate::source::Source;
+use crate::reader::Table;
+use crate::source::{Source, find_source};
 
 /// Which lock guards the requests of a route, and how its record is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,13 +106,4 @@ impl Lock {
         }
         Some(Lock { source: source?, key: key?, from_header, record })
     }
-}
-
-fn find_source(name: &str, sources: &[Source]) -> Result<usize, String> {
-    sources.iter().position(|source| source.name == name).ok_or_else(|| {
-        let near = nearest(name, sources.iter().map(|source| source.name.as_str()));
-        let hint = near.map(|near| format!("; did you mean {near:?}?"));
-        let hint = hint.unwrap_or_else(|| format!(": [source.{name}] is missing"));
-        format!("there is no source {name:?}{hint}")
-    })
 }

@@ -58,6 +58,8 @@ const EVERY_TABLE: &str = r#"
     response_headers = { set = {} }
     [admin]
     tls = { certificate = "/t/a.pem", key = "/t/a.key" }
+    [group]
+    name = "shards"
 "#;
 
 /// The heading in the reference of the keys of a table, or of those below one of its keys.
@@ -71,6 +73,7 @@ fn section(table: &str, parent: &str) -> &'static str {
         ("limits", "") => "`[limits]`",
         ("decisions", "") => "`[decisions]`",
         ("access_log", "") => "`[access_log]`",
+        ("group", "") => "`[group]`",
         ("source", "") => "`[source.NAME]`",
         ("source", "tls") => "`tls` of a source",
         ("route", "") => "`[[route]]`",
@@ -130,7 +133,8 @@ fn reference_has_the_ranges() {
     let with = |section: &str, setting: &str| {
         let in_section = |other: &str| if section == other { setting } else { "" };
         let table = literal(section).filter(|table| !table.starts_with("[["));
-        let table = table.map_or(String::new(), |table| format!("{table}\n{setting}"));
+        let others = if section == "`[group]`" { IN_GROUP } else { "" };
+        let table = table.map_or(String::new(), |table| format!("{table}\n{setting}\n{others}"));
         parse(&format!(
             "{}\n{table}\n{EVERY_ROUTE}\n{}",
             in_section("Top level"),
@@ -154,8 +158,15 @@ fn reference_has_the_ranges() {
         assert!(problems.contains(&format!("must be {least} to {most}, not ")), "{problems}");
         compared += 1;
     }
-    assert_eq!(compared, 36, "a range that is written differently would be passed over");
+    assert_eq!(compared, 37, "a range that is written differently would be passed over");
 }
+
+const IN_GROUP: &str = r#"
+    name = "shards"
+    [source.main]
+    kind = "etcd"
+    endpoints = ["http://127.0.0.1:2379"]
+"#;
 
 const EVERY_ROUTE: &str = r#"
     [[listener]]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::address::HostPort;
 use crate::problem::{Place, must_be};
-use crate::reader::{Table, one_of, parse_name};
+use crate::reader::{Table, nearest, one_of, parse_name};
 use crate::tls::{ClientTls, check_host, parse_file};
 
 /// A lock store.
@@ -102,6 +102,16 @@ fn read_etcd(t: &mut Table<'_>) -> SourceKind {
     }
     let endpoints = endpoints.into_iter().map(|(_, (_, endpoint))| endpoint).collect();
     SourceKind::Etcd { endpoints, cluster_id, tls: tls.map(Box::new), user }
+}
+
+/// Which of the sources has that name.
+pub(crate) fn find_source(name: &str, sources: &[Source]) -> Result<usize, String> {
+    sources.iter().position(|source| source.name == name).ok_or_else(|| {
+        let near = nearest(name, sources.iter().map(|source| source.name.as_str()));
+        let hint = near.map(|near| format!("; did you mean {near:?}?"));
+        let hint = hint.unwrap_or_else(|| format!(": [source.{name}] is missing"));
+        format!("there is no source {name:?}{hint}")
+    })
 }
 
 impl EtcdUser {

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, LockSource, SourceOptions, SpawnError,
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, GroupOptions, LockSource, SourceOptions,
+    SpawnError,
 };
+use fencepost_policy::group::Timing;
 use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, TlsError};
 use http::uri::Authority;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::fence::Fence;
+use crate::rules::TIME_MAX;
 
 /// How often the files of TLS are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
@@ -25,7 +28,19 @@ pub struct FenceBuilder {
     identity: Option<IdentityFiles>,
     user: Option<EtcdUser>,
     tracked_locks_max: u64,
+    group: Option<Group>,
 }
+
+/// How a service shares the gates of its locks with others: see [`FenceBuilder::group`].
+#[derive(Debug, Clone)]
+struct Group {
+    name: String,
+    member_ttl: Duration,
+    orphan_timeout: Duration,
+}
+
+/// How long the name of a group may be.
+const GROUP_NAME_MAX: usize = 64;
 
 /// Why there is no such fence.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +60,12 @@ pub enum InvalidFence {
     /// Files of TLS, and nothing to use them for.
     #[error("http endpoints need no files of TLS")]
     NeedlessTls,
+    /// The name of the group, or one of its times, is invalid.
+    #[error(
+        "group {0:?} needs a name of 1 to 64 letters, digits, '_' and '-', a member_ttl of 3 s to 5 min, and an orphan_timeout of an hour at \
+         most"
+    )]
+    Group(String),
     /// The name of the user is invalid.
     #[error("{0:?} is no name of a user of etcd")]
     User(String),
@@ -70,6 +91,7 @@ impl FenceBuilder {
             identity: None,
             user: None,
             tracked_locks_max,
+            group: None,
         }
     }
 
@@ -114,6 +136,29 @@ impl FenceBuilder {
         self
     }
 
+    /// Shares the gates of its locks with every process in the group of that name: other services of
+    /// this kind, and fencepost processes with the same `[group]` (`docs/several-proxies.md`). So no
+    /// request of a new holder begins in one while one of an older holder runs in another.
+    ///
+    /// `member_ttl` has to be that of the others, 15 s in fencepost unless said otherwise. No layer
+    /// may have a longer `orphan_timeout` than the one given here: the others wait for so long. The
+    /// user of etcd has to be allowed to read and write below `/fencepost/NAME/`. End with
+    /// [`Fence::leave`].
+    ///
+    /// Whether this process may let requests in is looked at before the handler is called. A handler
+    /// that stands still for longer than `member_ttl` and `orphan_timeout`, as with its whole
+    /// machine, may meet requests of the next holder.
+    #[must_use]
+    pub fn group(
+        mut self,
+        name: impl Into<String>,
+        member_ttl: Duration,
+        orphan_timeout: Duration,
+    ) -> FenceBuilder {
+        self.group = Some(Group { name: name.into(), member_ttl, orphan_timeout });
+        self
+    }
+
     /// Sets how many templated locks ([`Fence::locks_below`]) are kept current though no request
     /// holds them: 100,000 by default. Beyond that, a new lock replaces the least recently used
     /// one, which is read anew when a request asks for it.
@@ -130,7 +175,8 @@ impl FenceBuilder {
     /// [`InvalidFence`] for a setting or a file that is invalid. `build` does not wait for etcd:
     /// see [`Fence::ready`].
     pub fn build(self) -> Result<Fence, InvalidFence> {
-        let FenceBuilder { endpoints, cluster_id, ca, identity, user, tracked_locks_max } = self;
+        let FenceBuilder { endpoints, cluster_id, ca, identity, user, tracked_locks_max, group } =
+            self;
         if endpoints.is_empty() {
             return Err(InvalidFence::NoEndpoint);
         }
@@ -145,13 +191,33 @@ impl FenceBuilder {
         let followed = tls.as_ref().map(ClientTls::followed);
         let tls = tls.map(|client| EtcdTls { client, server_name: None });
         let access = Arc::new(EtcdAccess::new(tls, user));
-        let options = SourceOptions { tracked_locks_max, ..SourceOptions::default() };
+        let group = group.map(Group::options).transpose()?;
+        let options = SourceOptions { tracked_locks_max, group, ..SourceOptions::default() };
         let source = LockSource::spawn("etcd", options, move || {
             // On the runtime of the cache, and ended with it.
             followed.map(|followed| tokio::spawn(follow(followed)));
             EtcdStore::new(&EtcdOptions { endpoints, cluster_id, access })
         })?;
         Ok(Fence::over(source))
+    }
+}
+
+impl Group {
+    fn options(self) -> Result<GroupOptions, InvalidFence> {
+        let Group { name, member_ttl, orphan_timeout } = self;
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        let is_name = (1..=GROUP_NAME_MAX).contains(&name.len()) && name.bytes().all(is_part);
+        let fits = (Duration::from_secs(3)..=Duration::from_secs(300)).contains(&member_ttl);
+        if !is_name || !fits || orphan_timeout > TIME_MAX {
+            return Err(InvalidFence::Group(name));
+        }
+        Ok(GroupOptions {
+            prefix: format!("/fencepost/{name}/members/"),
+            name,
+            timing: Timing { member_ttl, orphan_timeout },
+            host: String::new(),
+            version: concat!("fencepost-fence ", env!("CARGO_PKG_VERSION")).to_owned(),
+        })
     }
 }
 
@@ -267,6 +333,13 @@ mod tests {
         for name in ["", "a\nb"] {
             let nobody = plain().user(name, "/password").build().unwrap_err().to_string();
             assert_eq!(nobody, format!("{name:?} is no name of a user of etcd"));
+        }
+        let second = Duration::from_secs(1);
+        for (name, member_ttl, orphan_timeout) in
+            [("", 15, 30), ("a/b", 15, 30), ("a", 1, 30), ("a", 15, 3601)]
+        {
+            let wrong = plain().group(name, second * member_ttl, second * orphan_timeout).build();
+            assert!(matches!(wrong, Err(InvalidFence::Group(of)) if of == name), "{name}");
         }
         let no_file = Fence::etcd(["https://h:1"]).ca_file("/nowhere/ca.pem").build().unwrap_err();
         assert!(matches!(no_file, InvalidFence::Tls(_)), "{no_file}");

@@ -87,11 +87,21 @@ impl Fence {
         )
     }
 
+    /// Tells the other members of its group that this process ends, so that they wait for nothing of
+    /// it; completes once they know. Every request is refused from then on. Call it when the server
+    /// has ended. Without a group it does nothing.
+    pub async fn leave(&self) {
+        if let Some(group) = self.0.source.group() {
+            group.leave().await;
+        }
+    }
+
     /// Whether the locks of all layers are watched, each lock that a layer names was read after
     /// that, and the thread of the cache lives: for readiness probes. A store or watch that is lost
     /// later does not make it false.
     pub fn is_ready(&self) -> bool {
-        self.0.source.ready() && !self.0.source.has_ended()
+        let stands = self.0.source.group().is_none_or(|group| group.stands());
+        stands && self.0.source.ready() && !self.0.source.has_ended()
     }
 
     /// Completes once [`Fence::is_ready`] is true. Requests that come before are not refused for

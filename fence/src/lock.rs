@@ -155,6 +155,10 @@ impl LayerBuilder {
             }
         }
         let (source, format) = (&fence.0.source, Arc::new(format));
+        let group = source.group().map(|group| group.options().timing.orphan_timeout);
+        if let Some(max) = group.filter(|max| *max < rules.orphan_timeout) {
+            return Err(InvalidLock::LongerOrphans(max));
+        }
         let (guard, lock_of) = match which {
             Which::One(key) => {
                 let spec = LockSpec { key: LockKey::new(&key)?, format };

@@ -228,6 +228,7 @@ mod tests {
             ("unverifiable", 503, "retry"),
             ("store-regressed", 503, "retry"),
             ("handoff-timeout", 503, "retry"),
+            ("out-of-group", 503, "retry"),
             ("draining", 503, "retry"),
         ] {
             let rejection =

@@ -110,6 +110,9 @@ pub enum InvalidLock {
         /// How the record is laid out.
         layout: Layout,
     },
+    /// Others of the group wait for a lost request for a shorter time.
+    #[error("orphan_timeout is longer than {0:?}, that of the fence's group")]
+    LongerOrphans(Duration),
     /// The owner is in a field without a name.
     #[error("owner_field is the name of a field of the JSON object, and not empty")]
     OwnerField,

@@ -37,7 +37,7 @@ mod slots;
 mod source;
 mod templated;
 mod tenures;
-mod tracked;
+pub(crate) mod tracked;
 mod trust;
 mod watching;
 mod work;
@@ -55,6 +55,7 @@ mod slots_tests;
 #[path = "cache/trust_tests.rs"]
 mod trust_tests;
 
+pub(crate) use backoff::Backoff;
 pub use cache_view::{CacheView, Timing};
 pub use common::{GateMemory, Remembered};
 pub use driver::Driver;
@@ -70,3 +71,4 @@ pub use tenures::TenureChange;
 pub use tracked::TrackedLock;
 pub use tracked::description::LockDescription;
 pub use trust::StorePast;
+pub(crate) use work::Work;

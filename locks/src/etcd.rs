@@ -43,7 +43,9 @@ pub use self::version::known_stale_reads;
 pub use self::watch::EtcdWatch;
 use self::watch::{OPEN_TIMEOUT, WATCH_TIMEOUT};
 use crate::member::{Member, MemberProblem};
-use crate::store::{KeyValue, LockStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
+use crate::store::{
+    KeyValue, LockStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Swap, Swapped, Wanted,
+};
 
 /// How long a read may take, with all endpoints that are tried.
 const READ_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -229,6 +231,10 @@ impl LockStore for EtcdStore {
                 Err(self.denied(&ranges.iter().map(read).collect::<Vec<_>>(), deadline).await)
             }
         }
+    }
+
+    async fn swap(&self, swap: &Swap) -> Result<Swapped, StoreError> {
+        self.endpoints().swap(swap, Instant::now() + READ_TIMEOUT).await
     }
 
     async fn members(&self) -> Vec<Member> {

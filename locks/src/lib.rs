@@ -5,10 +5,12 @@
 //! - `member`: how its members are, for operators.
 //! - `etcd`, `memory`: the stores. They know neither locks nor requests.
 //! - `cache`: what is known of each lock, over any store.
+//! - `group`: several proxies that share the gates of their locks.
 
 mod cache;
 mod etcd;
 mod first_to_connect;
+mod group;
 mod member;
 mod memory;
 mod store;
@@ -25,9 +27,13 @@ pub use etcd::{
     Within, cluster, known_stale_reads,
 };
 pub use first_to_connect::first_to_connect;
+pub use group::{
+    AskView, CLEAR_SECONDS, GroupCounts, GroupOptions, GroupView, MemberStateView, MemberView,
+    Membership,
+};
 pub use member::{Member, MemberProblem};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use store::{
     Answerer, Event, KeyRange, KeyValue, LockStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Wanted, Watch, WatchNews,
+    StoreError, Swap, Swapped, Wanted, Watch, WatchNews,
 };

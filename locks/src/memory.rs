@@ -14,8 +14,8 @@ pub use self::history::Write;
 use self::history::{Compacted, History};
 use crate::member::Member;
 use crate::store::{
-    Event, KeyValue, LockStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted, Watch,
-    WatchNews,
+    Event, KeyValue, LockStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Swap, Swapped,
+    Wanted, Watch, WatchNews,
 };
 
 /// How long a call waits for a store that is paused.
@@ -297,6 +297,23 @@ impl LockStore for MemoryStore {
         }
         self.answering().await?;
         Ok(self.state().watch(ranges))
+    }
+
+    async fn swap(&self, swap: &Swap) -> Result<Swapped, StoreError> {
+        self.answering().await?;
+        let mut state = self.state();
+        let newest = state.history.get(&swap.key).map(|found| found.modified);
+        let is_written = newest == swap.expected;
+        if is_written {
+            let key = Bytes::copy_from_slice(&swap.key);
+            state.write(vec![match &swap.value {
+                Some(value) => Write::Put { key, value: value.clone() },
+                None => Write::Delete { key },
+            }]);
+        }
+        let read = state.history.read(&swap.read, Wanted::All);
+        let names = read.keys.into_iter().map(|found| found.key).collect();
+        Ok(Swapped { is_written, revision: state.history.revision(), names, by: None })
     }
 
     async fn members(&self) -> Vec<Member> {

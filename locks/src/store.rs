@@ -43,6 +43,13 @@ pub trait LockStore: 'static {
     fn watch(&self, ranges: &[RangeWatch])
     -> impl Future<Output = Result<Self::Watch, StoreError>>;
 
+    /// Writes a key or deletes it, if its newest write is the one that is expected, and reads a
+    /// range at the same revision.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if it is not known whether the key was written; it may be yet.
+    fn swap(&self, swap: &Swap) -> impl Future<Output = Result<Swapped, StoreError>>;
+
     /// Asks each member that is configured how it is.
     fn members(&self) -> impl Future<Output = Vec<Member>>;
 }
@@ -128,6 +135,32 @@ pub struct RangeWatch {
     pub range: KeyRange,
     /// The first revision of interest.
     pub from: Revision,
+}
+
+/// A write on a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swap {
+    /// The key.
+    pub key: Arc<[u8]>,
+    /// The revision of its newest write; `None` if it is not to exist.
+    pub expected: Option<Revision>,
+    /// Its new value; `None` deletes it.
+    pub value: Option<Bytes>,
+    /// The range to read.
+    pub read: KeyRange,
+}
+
+/// What came of a [`Swap`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swapped {
+    /// Whether the key was as expected, and so was written.
+    pub is_written: bool,
+    /// The store's revision after that.
+    pub revision: Revision,
+    /// The names of all keys of the range, in order, at that revision.
+    pub names: Vec<Bytes>,
+    /// Who answered, where the store tells.
+    pub by: Option<Answerer>,
 }
 
 /// What a quorum read shows.

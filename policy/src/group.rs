@@ -68,6 +68,20 @@ pub enum Standing {
     Cut,
 }
 
+impl Standing {
+    /// What a member may do whose newest acknowledged write was sent then; `None` if there is none.
+    pub fn of(sent: Option<Moment>, member_ttl: Duration, now: Moment) -> Standing {
+        let Some(sent) = sent else { return Standing::Cut };
+        if now < after(sent, member_ttl * 2 / 3) {
+            Standing::Stands
+        } else if now < after(sent, member_ttl * 19 / 20) {
+            Standing::Lapsed
+        } else {
+            Standing::Cut
+        }
+    }
+}
+
 /// A tenure that a member found clear after asking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cleared {
@@ -162,15 +176,7 @@ impl Group {
     /// What this member may do now. Look at it before each request is let in, and before each write
     /// to the worker.
     pub fn standing(&self, now: Moment) -> Standing {
-        let Some(stamped) = self.stamped else { return Standing::Cut };
-        let ttl = self.timing.member_ttl;
-        if now < after(stamped, ttl * 2 / 3) {
-            Standing::Stands
-        } else if now < after(stamped, ttl * 19 / 20) {
-            Standing::Lapsed
-        } else {
-            Standing::Cut
-        }
+        Standing::of(self.stamped, self.timing.member_ttl, now)
     }
 
     /// What to write into our key now, on the condition that nobody else has written it; `None` if
@@ -356,6 +362,25 @@ impl Group {
             }
         }
         Some(by)
+    }
+
+    /// What we ask, and who has not answered yet; `None` until it is written.
+    pub fn open(&self, now: Moment) -> impl Iterator<Item = (&NamedTenure, Option<Vec<MemberId>>)> {
+        self.asks.iter().map(move |(number, open)| {
+            let ask = Ask { number: *number, tenure: open.tenure.clone() };
+            let settles = |id: &&MemberId| {
+                self.peers.get(*id).is_some_and(|peer| peer.settles(self.me, &ask, now).is_some())
+            };
+            let waits = |roll: &BTreeSet<MemberId>| {
+                roll.iter().filter(|id| !settles(id)).copied().collect()
+            };
+            (&open.tenure, open.roll.as_ref().map(|(_, roll)| waits(roll)))
+        })
+    }
+
+    /// When the newest acknowledged write was sent.
+    pub fn sent(&self) -> Option<Moment> {
+        self.stamped
     }
 
     /// Tells the others that a tenure is clear. The caller has found it so by asking, with the answer

@@ -108,6 +108,8 @@ rejections! {
     StoreRegressed => "store-regressed", Retry;
     /// Requests of an earlier tenure were still at the worker, or could be, for too long.
     HandoffTimeout => "handoff-timeout", Retry;
+    /// The proxy has not reached the other members of its group for too long.
+    OutOfGroup => "out-of-group", Retry;
     /// The proxy is about to stop.
     Draining => "draining", Retry;
 }

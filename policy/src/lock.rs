@@ -96,6 +96,9 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// Every layout there is.
+    pub const ALL: [Layout; 3] = [Layout::Key, Layout::Election, Layout::Mutex];
+
     /// The name used in the configuration.
     pub const fn name(self) -> &'static str {
         match self {

@@ -4,6 +4,7 @@
 //! Reading is by GET; whatever changes something is by POST.
 
 mod answers;
+mod group;
 mod locks;
 mod observed;
 mod origin;
@@ -40,7 +41,7 @@ pub(crate) use streams::STREAMS_MAX;
 
 use answers::{answer, text, whole};
 use locks::spellings;
-use paths::{INDEX, accepted_source, cleared_lock};
+use paths::{INDEX, accepted_source, cleared_lock, forgotten_member};
 
 /// What the admin listener can see and do.
 #[derive(Clone)]
@@ -111,6 +112,7 @@ impl Admin {
             "/routes" => self.routes(),
             "/config" => self.config(),
             "/sources" => self.sources(),
+            "/group" => self.group(),
             "/locks" => self.locks(),
             "/" => text(StatusCode::OK, INDEX.to_owned()),
             _ => match path.strip_prefix("/locks/") {
@@ -128,6 +130,9 @@ impl Admin {
         }
         if let Some(key) = cleared_lock(path) {
             return self.clear_orphans(key);
+        }
+        if let Some(id) = forgotten_member(path) {
+            return self.forget_member(id).await;
         }
         let Some(name) = accepted_source(path) else {
             return paths::not_found();
@@ -239,7 +244,11 @@ impl Admin {
             .filter(|source| !self.generation.is_ready(source))
             .map(|source| source.name())
             .collect();
-        if waiting.is_empty() {
+        if let Some(group) = self.generation.group().filter(|group| !group.stands()) {
+            let name = &group.options().name;
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            text(status, format!("not ready: no touch with the other members of group {name}\n"))
+        } else if waiting.is_empty() {
             text(StatusCode::OK, "ready\n".to_owned())
         } else {
             let sources = waiting.join(", ");
@@ -286,7 +295,8 @@ impl Admin {
         let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
         let access_lines = self.generation.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
-        match metrics.text(&self.generation.config, &sources) {
+        let group = self.generation.group().map(Arc::as_ref);
+        match metrics.text(&self.generation.config, &sources, group) {
             Ok(metrics) => answer(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8",

@@ -218,7 +218,7 @@ lost (--once), 126 the command cannot be run, 127 there is no such command, 1 fa
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
     /// The configuration file (TOML).
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["listen", "upstream", "etcd", "lock", "layout", "admin", "state_dir", "threads", "freshness", "max_age"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["listen", "upstream", "etcd", "lock", "layout", "admin", "group", "state_dir", "threads", "freshness", "max_age"])]
     pub config: Option<PathBuf>,
     /// Where to accept requests: "127.0.0.1:8080" or "unix:/run/fencepost.sock".
     #[arg(long, value_name = "ADDRESS", help_heading = "One worker, without a file")]
@@ -244,6 +244,9 @@ pub struct Settings {
     /// Where the admin listener is, or "off".
     #[arg(long, value_name = "ADDRESS", help_heading = "One worker, without a file")]
     pub admin: Option<String>,
+    /// The group of processes before this worker, which share the gate of its lock.
+    #[arg(long, value_name = "NAME", help_heading = "One worker, without a file")]
+    pub group: Option<String>,
     /// Where floors are kept across restarts: an absolute path.
     #[arg(long, value_name = "DIRECTORY", help_heading = "One worker, without a file")]
     pub state_dir: Option<String>,
@@ -279,6 +282,7 @@ impl Settings {
             lock: self.lock,
             layout: self.layout,
             admin: self.admin,
+            group: self.group,
             state_dir: self.state_dir,
             threads: self.threads,
             freshness: self.freshness,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use fencepost_config::Config;
 use fencepost_fence::claim::Guard;
-use fencepost_locks::{FormatConflict, LockSource, TrackedLock};
+use fencepost_locks::{FormatConflict, LockSource, Membership, TrackedLock};
 
 use crate::access_log::{AccessLog, OpenError};
 use crate::lock_sources::SourcesError;
 use crate::metrics::RouteMetrics;
 use crate::process::Process;
-use crate::routes::{ActiveRoute, guard_of, longest_orphan_timeouts, source_of};
+use crate::routes::{ActiveRoute, guard_of, longest_orphan_timeouts, source_of, unfenced};
 use crate::upstream::Upstream;
 use crate::upstreams::{Identity, UpstreamsError};
 
@@ -101,6 +101,9 @@ impl PreparedGeneration {
             access_log,
             process,
         } = self;
+        if let Some(group) = sources.iter().find_map(LockSource::group) {
+            group.set_unfenced(unfenced(&config.routes));
+        }
         let orphan_timeouts = longest_orphan_timeouts(&config.routes);
         let routes = config.routes.iter().zip(guards).map(|(route, guard)| {
             let orphan_timeout_max = orphan_timeouts[&source_of(route)];
@@ -135,11 +138,17 @@ impl Generation {
         PreparedGeneration::new(config, number, process).map(PreparedGeneration::activate)
     }
 
+    /// The group that this process is a member of, if there is one.
+    pub fn group(&self) -> Option<&Arc<Membership>> {
+        self.sources.iter().find_map(LockSource::group)
+    }
+
     /// Whether the source has started, and each static lock of this configuration has been read,
     /// or is too large. The source may track more: the locks of a configuration that is tried.
     pub fn is_ready(&self, source: &LockSource) -> bool {
         let mut of_source = self.static_locks().filter(|lock| lock.source() == source.name());
-        source.has_started() && of_source.all(|lock| lock.is_answered())
+        let stands = source.group().is_none_or(|group| group.stands());
+        stands && source.has_started() && of_source.all(|lock| lock.is_answered())
     }
 
     /// The locks of its routes that are always the same.

@@ -2,17 +2,21 @@
 //! request that came in under an earlier one, uses it. What it has learnt of its store is kept for
 //! the next one of its name.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Source, SourceKind};
 use fencepost_locks::{
-    EtcdOptions, EtcdStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast,
-    WeakLockSource,
+    EtcdOptions, EtcdStore, GroupOptions, LockSource, MemoryStore, SourceOptions, SpawnError,
+    Stopped, StorePast, WeakLockSource,
 };
+use fencepost_policy::group;
 use fencepost_tls::TlsError;
+use rustix::system::uname;
 use tokio::time::interval;
 
+use crate::cli::VERSION;
 use crate::etcd_access::Access;
 use crate::tenure_log::Memory;
 use crate::tls_files::TlsFiles;
@@ -26,6 +30,8 @@ pub struct LockSources {
     /// The store behind those of kind `memory`.
     store: MemoryStore,
     tls_files: TlsFiles,
+    /// Whether this process serves requests, and so takes part in the group of its configuration.
+    takes_part: AtomicBool,
     known: Mutex<Vec<Known>>,
 }
 
@@ -79,6 +85,9 @@ pub enum SourcesError {
         /// What is wrong.
         source: TlsError,
     },
+    /// The other members of the group wait for this one's requests by what it said when it joined.
+    #[error("group: a longer orphan_timeout than at the start needs a restart")]
+    LongerOrphans,
     /// A source of that name was over another store.
     #[error("this name was that of another store until now: needs a restart")]
     AnotherStore {
@@ -90,7 +99,17 @@ pub enum SourcesError {
 impl LockSources {
     /// None yet; `store` will be behind those of kind `memory`.
     pub fn new(store: MemoryStore, tls_files: TlsFiles) -> LockSources {
-        LockSources { store, tls_files, known: Mutex::default() }
+        LockSources {
+            store,
+            tls_files,
+            takes_part: AtomicBool::new(false),
+            known: Mutex::default(),
+        }
+    }
+
+    /// This process serves requests: from now on it takes part in the group of its configuration.
+    pub fn take_part(&self) {
+        self.takes_part.store(true, Ordering::Relaxed);
     }
 
     /// The sources of a configuration, in its order: those that go on already, and new ones.
@@ -117,12 +136,20 @@ impl LockSources {
                 before.and_then(|before| Some((before, known[before].source.upgrade()?)));
             let source = match going_on {
                 Some((before, source)) => {
+                    let orphans =
+                        group_options(config, index).map(|group| group.timing.orphan_timeout);
+                    if orphans > source.group().map(|group| group.options().timing.orphan_timeout) {
+                        return Err(SourcesError::LongerOrphans);
+                    }
                     self.make_ready(&mut known[before], wanted)?;
                     source
                 }
                 None => {
                     let past = before.map(|before| &known[before]);
-                    let options = options(config, index, memory, past);
+                    let mut options = options(config, index, memory, past);
+                    if self.takes_part.load(Ordering::Relaxed) {
+                        options.group = group_options(config, index);
+                    }
                     let (started, source) = self.start(wanted, past, options)?;
                     match before {
                         Some(before) => known[before] = started,
@@ -362,6 +389,22 @@ fn options(
         memory: memory.map(|memory| memory.of_source(name)),
         ..SourceOptions::default()
     }
+}
+
+/// How this process takes part in its group, if that has its keys in that source.
+fn group_options(config: &Config, source: usize) -> Option<GroupOptions> {
+    let group = config.group.as_ref().filter(|group| group.source == source)?;
+    let orphan_timeouts = config.routes.iter().map(|route| route.orphan_timeout);
+    Some(GroupOptions {
+        name: group.name.clone(),
+        prefix: group.members_prefix(),
+        timing: group::Timing {
+            member_ttl: group.member_ttl,
+            orphan_timeout: orphan_timeouts.max().unwrap_or_default(),
+        },
+        host: uname().nodename().to_string_lossy().into_owned(),
+        version: VERSION.to_owned(),
+    })
 }
 
 /// How often a source is read: often enough for the most impatient of its routes.

@@ -2,6 +2,7 @@
 //! configuration, never from requests.
 
 mod active_config;
+mod group;
 mod requests;
 mod route;
 mod sources;
@@ -12,7 +13,7 @@ mod tls;
 use std::time::SystemTime;
 
 use fencepost_config::Config;
-use fencepost_locks::SourceStatus;
+use fencepost_locks::{Membership, SourceStatus};
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{
@@ -246,11 +247,16 @@ impl Metrics {
         &self,
         config: &Config,
         sources: &[(&str, SourceStatus)],
+        group: Option<&Membership>,
     ) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         TextEncoder::new().encode(&active_config::info(config)?, &mut text)?;
         TextEncoder::new().encode(&sources::families(sources)?, &mut text)?;
+        if let Some(group) = group {
+            TextEncoder::new().encode(&group::families(group)?, &mut text)?;
+            text.extend_from_slice(group::clear_seconds(group).as_bytes());
+        }
         Ok(text)
     }
 }

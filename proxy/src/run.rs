@@ -14,7 +14,7 @@ use fencepost_locks::{LockSource, MemoryStore};
 use fencepost_tls::TlsError;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tower::service_fn;
 
 use crate::active_config::{ActiveConfig, ThreadInForce};
@@ -42,6 +42,9 @@ use crate::tenure_log::Memory;
 
 /// Who looks in and takes nothing for so long is lost, with its place among those that hear events.
 const ADMIN_SILENCE_MAX: Duration = Duration::from_secs(90);
+
+/// How long telling the other members of a group that this one ends may take.
+const LEAVE_MAX: Duration = Duration::from_secs(3);
 
 /// How often a process that starts looks whether it is ready.
 const READINESS_PERIOD: Duration = Duration::from_millis(100);
@@ -168,6 +171,7 @@ pub async fn run<S: Future<Output = ()>>(
     let observed = config.admin.is_some();
     let observations = observed.then(|| Arc::new(Observations::new(config.decisions.kept)));
     let process = Arc::new(Process::new(memory, store, observations, connections.to_workers)?);
+    process.sources.take_part();
     let generation = Generation::new(config, 1, Arc::clone(&process))?;
     let signals = ReloadSignals::listen(&origin);
     let mut shutdown = pin!(shutdown());
@@ -249,7 +253,7 @@ pub async fn run<S: Future<Output = ()>>(
     let running =
         Running { server, admin: admin_server, process, reloader, manager, leaving: &leaving };
     tokio::select! {
-        ended = running.until(shutdown) => ended,
+        ended = Box::pin(running.until(shutdown)) => ended,
         () = manager.attend(attended) => unreachable!("attending never ends"),
     }
 }
@@ -307,6 +311,8 @@ impl Running<'_> {
             // to a page, holds nobody up.
             let clean =
                 !process.has_unseen() && locks.iter().all(|lock| lock.is_clear(Instant::now()));
+            // What is left at the worker is known now, and no more will be.
+            leave_group(&sources).await;
             if let Some(server) = admin {
                 server.shutdown(Duration::from_secs(1)).await;
             }
@@ -328,6 +334,16 @@ impl Running<'_> {
         }
         sources.iter().for_each(LockSource::stop);
         remembered.map_err(RunError::from)
+    }
+}
+
+/// Tells the other members of the group that this process ends, so that they wait for nothing.
+async fn leave_group(sources: &[LockSource]) {
+    let Some(group) = sources.iter().find_map(LockSource::group) else { return };
+    if timeout(LEAVE_MAX, group.leave()).await.is_err() {
+        tracing::warn!(
+            "the other members of the group could not be told of the end: they wait for member_ttl and orphan_timeout"
+        );
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use fencepost::metrics::{Metrics, TlsUse};
 use fencepost::refusal::{AnswerForm, Failure};
 use fencepost_config::Config;
-use fencepost_locks::{LockSource, MemoryStore, SourceOptions, SourceStatus};
+use fencepost_locks::{GroupOptions, LockSource, MemoryStore, SourceOptions, SourceStatus};
 use fencepost_policy::Rejection;
+use fencepost_policy::group::Timing;
 use fencepost_tls::{Dated, Expiry};
 use tokio::time::Instant;
 
@@ -62,15 +65,24 @@ fn existing_metrics() -> BTreeSet<String> {
     route.failed(Failure::NoAnswer);
     metrics.set_lost(0, 0, 0);
     metrics.set_connections_ended(0, |_| 0);
-    let (source, _) = LockSource::build("any", SourceOptions::default(), MemoryStore::new());
+    let timing = Timing { member_ttl: Duration::MAX, orphan_timeout: Duration::MAX };
+    let group = GroupOptions {
+        name: "any".to_owned(),
+        prefix: "/any/".to_owned(),
+        timing,
+        host: String::new(),
+        version: String::new(),
+    };
+    let options = SourceOptions { group: Some(group), ..SourceOptions::default() };
+    let (source, _) = LockSource::build("any", options, MemoryStore::new());
     let status = SourceStatus { up: Some(true), ..source.status(Instant::now()) };
     let (what, subject) = (Dated::Certificate, String::new());
     let expiry = Expiry { file: "/t".into(), what, subject, not_before: 0, not_after: 0 };
     metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
     metrics.tls().handshakes(TlsUse::Listener, "any");
-    let text =
-        String::from_utf8(metrics.text(&sample_files().remove(0), &[("any", status)]).unwrap())
-            .unwrap();
+    let group = source.group().map(Arc::as_ref);
+    let text = metrics.text(&sample_files().remove(0), &[("any", status)], group).unwrap();
+    let text = String::from_utf8(text).unwrap();
     text.lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
         .map(str::to_owned)

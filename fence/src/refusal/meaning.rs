@@ -41,6 +41,7 @@ pub fn statuses(reason: Rejection, stale_status: StatusCode) -> (StatusCode, u8)
         Rejection::Unverifiable
         | Rejection::StoreRegressed
         | Rejection::HandoffTimeout
+        | Rejection::OutOfGroup
         | Rejection::Draining => (StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE),
     }
 }
@@ -104,6 +105,10 @@ pub fn explanation(reason: Rejection) -> (&'static str, &'static str) {
         Rejection::HandoffTimeout => (
             "Requests of an earlier holder may still be at the worker",
             "Nothing was forwarded; send the same request again later.",
+        ),
+        Rejection::OutOfGroup => (
+            "The proxy has lost touch with the other members of its group",
+            "Nothing was forwarded; send the same request again later, or to another of the proxies.",
         ),
         Rejection::Draining => {
             ("The proxy is about to stop", "Nothing was forwarded; send the same request again.")

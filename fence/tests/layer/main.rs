@@ -5,6 +5,7 @@ mod building;
 mod calls;
 mod cluster;
 mod etcd;
+mod group;
 mod handoff;
 mod panics;
 mod responses;

@@ -254,7 +254,9 @@ mod tests {
 
     #[test]
     fn status_503_puts_off_and_is_no_verdict() {
-        for reason in ["unverifiable", "store-regressed", "handoff-timeout", "draining"] {
+        for reason in
+            ["unverifiable", "store-regressed", "handoff-timeout", "out-of-group", "draining"]
+        {
             check(Standing::Holder, 503, reason, Finding::PutOff);
             check(Standing::Superseded, 503, reason, Finding::PutOff);
         }

@@ -16,6 +16,7 @@ use super::slots::Unconfirmed;
 use super::tenures::Tenures;
 use super::tracked::TrackedLock;
 use super::trust::{Sent, Trust};
+use crate::group::{GroupOptions, Membership, Request};
 use crate::sync::{Mutex, MutexGuard};
 
 /// How many locks without a record may wait to be read. Further ones are refused: names are easily
@@ -59,6 +60,8 @@ pub(crate) struct Common {
     /// Where the gates' clock begins.
     origin: Instant,
     memory: Option<Arc<dyn GateMemory>>,
+    /// The group that shares the gates, if there is one.
+    pub(crate) group: Option<Arc<Membership>>,
 }
 
 /// What is remembered of the gates of an earlier process.
@@ -121,6 +124,8 @@ pub(crate) struct Inbox {
     /// Locks of templates that have no record, as far as is known. Apart, so that made-up names
     /// hold up no lock in use.
     pub(crate) reads_of_unknown: mpsc::Receiver<Arc<TrackedLock>>,
+    /// What is asked of this process's part in a group, if it has one.
+    pub(crate) group_requests: Option<mpsc::UnboundedReceiver<Request>>,
 }
 
 /// How often the store was asked, and why.
@@ -143,7 +148,9 @@ impl Common {
         trust: Trust,
         period: Duration,
         memory: Option<Arc<dyn GateMemory>>,
+        group: Option<GroupOptions>,
     ) -> (Common, Inbox) {
+        let (group, group_requests) = group.map(Membership::new).unzip();
         let (commands, commands_receiver) = mpsc::unbounded_channel();
         let (reads, reads_receiver) = mpsc::channel(KNOWN_MAX);
         let (refreshes, refreshes_receiver) = mpsc::channel(KNOWN_MAX);
@@ -153,6 +160,7 @@ impl Common {
             reads: reads_receiver,
             refreshes: refreshes_receiver,
             reads_of_unknown: unknown_receiver,
+            group_requests,
         };
         let common = Common {
             name: name.into(),
@@ -175,6 +183,7 @@ impl Common {
             health: Mutex::new(Health::default()),
             origin: Instant::now(),
             memory,
+            group: group.map(Arc::new),
         };
         common.set_period(period);
         (common, inbox)

@@ -14,6 +14,7 @@ use super::reading::Pace;
 use super::shared::Shared;
 use super::work::Work;
 use super::{freshness, members, reading, watching};
+use crate::group::take_part;
 use crate::store::LockStore;
 
 /// How many requests for locks are under way at a time. Each reads all locks that wait by then.
@@ -36,13 +37,16 @@ pub type Driver = LocalBoxFuture<'static, ()>;
 pub(crate) async fn drive<S: LockStore>(shared: Arc<Shared>, store: S, inbox: Inbox) {
     let work = Rc::new(Work::new(shared, store));
     work.tell_inherited_distrust();
-    let Inbox { mut commands, reads, refreshes, reads_of_unknown } = inbox;
+    let Inbox { mut commands, reads, refreshes, reads_of_unknown, group_requests } = inbox;
     let [reads, refreshes, reads_of_unknown] =
         [reads, refreshes, reads_of_unknown].map(|locks| Rc::new(Mutex::new(locks)));
     let mut tasks: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
     tasks.push(Box::pin(members::keep_asking(Rc::clone(&work))));
     tasks.push(Box::pin(freshness::keep_fresh(Rc::clone(&work))));
     tasks.push(Box::pin(watching::watch(Rc::clone(&work))));
+    if let (Some(group), Some(requests)) = (work.common().group.clone(), group_requests) {
+        tasks.push(Box::pin(take_part(Rc::clone(&work), group, requests)));
+    }
     for _ in 0..READERS {
         tasks.push(Box::pin(reading::serve(Rc::clone(&work), Rc::clone(&reads), Pace::AtOnce)));
     }

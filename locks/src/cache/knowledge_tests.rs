@@ -90,7 +90,8 @@ struct World {
 
 impl World {
     fn new(layout: Layout) -> World {
-        let (common, inbox) = Common::new("test", Trust::new(None), Duration::from_secs(1), None);
+        let (common, inbox) =
+            Common::new("test", Trust::new(None), Duration::from_secs(1), None, None);
         let (common, format) = (Arc::new(common), Arc::new(RecordFormat::plain(layout)));
         let scope = Arc::new(Scope::new("s/", Arc::clone(&format)));
         let keys = match layout {

@@ -15,6 +15,7 @@ use super::kept::KeptLocks;
 use super::scope::Scope;
 use super::tracked::TrackedLock;
 use super::trust::{StorePast, Trust};
+use crate::group::GroupOptions;
 use crate::member::Member;
 
 /// How a source works.
@@ -39,6 +40,8 @@ pub struct SourceOptions {
     /// What is remembered of the gates of an earlier process. If given, each tenure asks to be
     /// recorded before it enters.
     pub memory: Option<Arc<dyn GateMemory>>,
+    /// The group that shares the gates of its locks, if there is one.
+    pub group: Option<GroupOptions>,
     /// Where the jitter of waits comes from.
     pub jitter_seed: u64,
 }
@@ -53,6 +56,7 @@ impl Default for SourceOptions {
             distrusted_through: None,
             past: None,
             memory: None,
+            group: None,
             jitter_seed: RandomState::new().hash_one(()),
         }
     }
@@ -101,7 +105,8 @@ impl Shared {
                 .in_store(options.store_seen.clone())
                 .distrusting(options.distrusted_through),
         };
-        let (common, inbox) = Common::new(name, trust, options.period, options.memory.clone());
+        let (memory, group) = (options.memory.clone(), options.group.clone());
+        let (common, inbox) = Common::new(name, trust, options.period, memory, group);
         let shared = Shared {
             common: Arc::new(common),
             kept: KeptLocks::new(options.tracked_locks_max),

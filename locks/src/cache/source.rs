@@ -22,6 +22,7 @@ use super::templated::TemplatedLocks;
 use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
 use super::trust::StorePast;
+use crate::group::Membership;
 use crate::store::LockStore;
 
 /// A source of locks: a cheap handle, for any thread. The source stops when [`LockSource::stop`] is
@@ -243,6 +244,11 @@ impl LockSource {
     /// learnt; and how many such changes were lost because it was not called for too long.
     pub fn take_tenures(&self) -> (Vec<TenureChange>, u64) {
         self.common().tenures.take()
+    }
+
+    /// The group that shares the gates of its locks, if there is one.
+    pub fn group(&self) -> Option<&Arc<Membership>> {
+        self.common().group.as_ref()
     }
 
     /// Stops it, for all handles.

@@ -2,8 +2,10 @@
 
 mod at_gate;
 pub(crate) mod description;
+mod shared_gate;
 
 use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +39,8 @@ pub struct TrackedLock {
     inner: Mutex<Inner>,
     slots: Slots,
     range: KeyRange,
+    /// Whether the group's driver is about to look at it.
+    asks: AtomicBool,
 }
 
 /// What changes in one step with the gate: nobody judges by news that the gate has not learnt.
@@ -80,6 +84,7 @@ impl TrackedLock {
             inner: Mutex::new(Inner { gate, ..Inner::default() }),
             gate_changes: Notify::new(),
             queue: Queue::default(),
+            asks: AtomicBool::new(false),
         }
     }
 

@@ -13,8 +13,8 @@ use super::cluster_check::ClusterCheck;
 use super::endpoint::{Connection, Connections, Endpoint};
 use super::failure::Failure;
 use super::health::{Candidate, Health};
-use super::query::{Answer, Query};
-use crate::store::{KeyRange, StoreError};
+use super::query::{self, Answer, Query};
+use crate::store::{KeyRange, StoreError, Swap, Swapped};
 
 /// How long one endpoint may take to answer a query.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -108,6 +108,17 @@ impl Endpoints {
         StoreError::Denied { user: self.user_name().map(Into::into), range }
     }
 
+    /// The error for keys that may not be written.
+    fn may_not_write(&self, range: &KeyRange) -> StoreError {
+        let user = self.user_name().unwrap_or("who we are");
+        StoreError::Refused(
+            format!(
+                "{user} may not write {range} in the lock store: etcdctl role grant-permission ROLE readwrite {range}"
+            )
+            .into(),
+        )
+    }
+
     /// The name of the user that logs in.
     pub(super) fn user_name(&self) -> Option<&str> {
         self.access.user_name()
@@ -167,14 +178,9 @@ impl Endpoints {
         query: &Query,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
-        self.know_cluster(deadline).await?;
-        let answer = self.rotate(false, deadline, |index| async move {
-            let attempt = self.call(index, ATTEMPT_TIMEOUT, |client| async move {
-                let answer = query.send(client).await?;
-                self.check_cluster(answer.by.cluster).map(|()| answer)
-            });
-            // An attempt that is cut short says nothing of its endpoint.
-            timeout_at(deadline, attempt).await.unwrap_or(Err(Failure::TooLate(ATTEMPT_TIMEOUT)))
+        let answer = self.answered(deadline, async |client| {
+            let answer = query.send(client).await?;
+            Ok((answer.by.cluster, answer))
         });
         answer.await.map_err(|failure| {
             if matches!(failure, Failure::Denied) {
@@ -185,6 +191,42 @@ impl Endpoints {
                 failure.at(&self.list[0].address)
             }
         })
+    }
+
+    /// Writes at one endpoint after another until one answers or it is too late. What an earlier
+    /// one has done without an answer, a later one tells as unexpected.
+    pub(super) async fn swap(
+        self: &Arc<Self>,
+        swap: &Swap,
+        deadline: Instant,
+    ) -> Result<Swapped, StoreError> {
+        let swapped = self.answered(deadline, async |client| query::swap(client, swap).await);
+        swapped.await.map_err(|failure| {
+            if matches!(failure, Failure::Denied) {
+                self.may_not_write(&swap.read)
+            } else {
+                failure.at(&self.list[0].address)
+            }
+        })
+    }
+
+    /// Makes a call, whose answer names its cluster, at one endpoint after another.
+    async fn answered<T>(
+        self: &Arc<Self>,
+        deadline: Instant,
+        call: impl AsyncFn(Client) -> Result<(u64, T), Failure>,
+    ) -> Result<T, Failure> {
+        self.know_cluster(deadline).await.map_err(Failure::Store)?;
+        let call = &call;
+        let answer = self.rotate(false, deadline, |index| async move {
+            let attempt = self.call(index, ATTEMPT_TIMEOUT, |client| async move {
+                let (cluster, answer) = call(client).await?;
+                self.check_cluster(cluster).map(|()| answer)
+            });
+            // An attempt that is cut short says nothing of its endpoint.
+            timeout_at(deadline, attempt).await.unwrap_or(Err(Failure::TooLate(ATTEMPT_TIMEOUT)))
+        });
+        answer.await
     }
 
     /// Takes note that something failed on a connection to an endpoint, which makes the endpoint

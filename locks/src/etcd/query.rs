@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, GetOptions, GetResponse, ResponseHeader, Txn, TxnOp, TxnOpResponse,
+};
 use fencepost_policy::Revision;
 
 use super::failure::Failure;
-use crate::store::{Answerer, KeyRange, KeyValue, READ_BYTES_MAX, RangeAnswer, RangeRead, Wanted};
+use crate::store::{
+    Answerer, KeyRange, KeyValue, READ_BYTES_MAX, RangeAnswer, RangeRead, Swap, Swapped, Wanted,
+};
 
 /// The most operations that etcd takes in one transaction (`--max-txn-ops`).
 pub(super) const QUERY_RANGES_MAX: usize = 128;
@@ -115,6 +119,30 @@ impl Get {
         };
         Get { range: read.range.clone(), key: read.range.first_key().to_vec(), options }
     }
+}
+
+/// Writes a key on a condition.
+pub(super) async fn swap(client: Client, swap: &Swap) -> Result<(u64, Swapped), Failure> {
+    let expected = swap.expected.map_or(0, signed);
+    let is_as_expected = Compare::mod_revision(&*swap.key, CompareOp::Equal, expected);
+    let names = || {
+        let options = end(&swap.read).into_iter().fold(GetOptions::new(), GetOptions::with_range);
+        TxnOp::get(swap.read.first_key(), Some(options.with_keys_only()))
+    };
+    let write = match &swap.value {
+        Some(value) => TxnOp::put(&*swap.key, &**value, None),
+        None => TxnOp::delete(&*swap.key, None),
+    };
+    let txn = Txn::new().when([is_as_expected]).and_then([write, names()]).or_else([names()]);
+    let response = client.kv_client().txn(txn).await?;
+    let Some(TxnOpResponse::Get(read)) = response.op_responses().pop() else {
+        return Err(malformed());
+    };
+    let Answer { by, revision, mut ranges } =
+        Answer::new(response.header(), vec![range_answer(read)?])?;
+    let names = ranges.swap_remove(0).keys.into_iter().map(|found| found.key).collect();
+    let is_written = response.succeeded();
+    Ok((by.cluster, Swapped { is_written, revision, names, by: Some(by) }))
 }
 
 /// What etcd answers for one range.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use fencepost_locks::{
     KeyValue, LockSource, LockSpec, LockStore, Member, MemoryStore, MemoryWatch, RangeRead,
-    RangeWatch, ReadAnswer, RecordFormat, SourceOptions, StoreError, TemplateSpec, TemplatedLocks,
-    Timing, TrackedLock, Watch, WatchNews,
+    RangeWatch, ReadAnswer, RecordFormat, SourceOptions, StoreError, Swap, Swapped, TemplateSpec,
+    TemplatedLocks, Timing, TrackedLock, Watch, WatchNews,
 };
 use fencepost_policy::{EnterError, FenceToken, Layout, LockKey, Revision, Verdict};
 use tokio::time::Instant;
@@ -98,6 +98,10 @@ impl<F: Faults> LockStore for Faulty<F> {
         let watch = self.0.store().watch(ranges).await?;
         self.0.after_watch();
         Ok(FaultyWatch(self.0.clone(), watch))
+    }
+
+    async fn swap(&self, swap: &Swap) -> Result<Swapped, StoreError> {
+        self.0.store().swap(swap).await
     }
 
     async fn members(&self) -> Vec<Member> {

@@ -28,6 +28,7 @@ mod deadlines;
 mod faults;
 mod logins;
 mod reads;
+mod swaps;
 mod watches;
 mod which_cluster;
 mod world;
@@ -111,6 +112,11 @@ secure_etcd! {
 }
 
 every_store! {
+    swaps: {
+        a_swap_writes_only_what_is_as_expected,
+        a_swap_tells_the_keys_of_its_own_revision,
+        of_swaps_at_a_time_one_is_made,
+    }
     reads: {
         a_read_shows_every_write_acknowledged_before_it,
         a_key_tells_when_it_was_created_and_written,

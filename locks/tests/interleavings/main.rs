@@ -24,6 +24,14 @@ mod cache {
     pub(crate) mod tracked;
     pub(crate) mod trust;
 }
+#[expect(dead_code, unreachable_pub, reason = "what these files have for the rest of the crate")]
+#[path = "../../src/group"]
+mod group {
+    mod membership;
+    mod view;
+
+    pub(crate) use membership::{GroupOptions, Membership, Request};
+}
 #[expect(dead_code, unreachable_pub, reason = "what this file has for the rest of the crate")]
 #[path = "../../src/member.rs"]
 mod member;

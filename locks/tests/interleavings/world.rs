@@ -51,7 +51,7 @@ pub(crate) fn spec() -> LockSpec {
 }
 
 pub(crate) fn common(trust: Trust) -> (Arc<Common>, Inbox) {
-    let (common, inbox) = Common::new("test", trust, Duration::from_secs(1), None);
+    let (common, inbox) = Common::new("test", trust, Duration::from_secs(1), None, None);
     (Arc::new(common), inbox)
 }
 

@@ -178,6 +178,7 @@ pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: 
         | Rejection::Unverifiable
         | Rejection::StoreRegressed
         | Rejection::HandoffTimeout
+        | Rejection::OutOfGroup
         | Rejection::Draining => false,
     };
     let is_trusted = world.trusted.get().is_some_and(|since| since <= arrived);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencepost_locks::{
     KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Watch, WatchNews, Write,
+    StoreError, Swap, Swapped, Watch, WatchNews, Write,
 };
 use fencepost_policy::Revision;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -175,6 +175,11 @@ impl LockStore for SimulatedStore {
             on_the_way: Vec::new(),
             latest: vec![Instant::now(); ranges.len()],
         })
+    }
+
+    /// The simulated process is in no group.
+    async fn swap(&self, _: &Swap) -> Result<Swapped, StoreError> {
+        Err(StoreError::Refused("nothing is written here".into()))
     }
 
     async fn members(&self) -> Vec<Member> {

@@ -19,6 +19,8 @@
 mod member;
 mod world;
 
+use std::fmt;
+
 use fencepost_policy::Layout;
 use fencepost_policy::group::MemberId;
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -57,11 +59,17 @@ const ALL: Scope = Scope {
 const STEPS_MAX: usize = 60;
 
 /// Steps until a property breaks, and in which walk.
-#[derive(Debug)]
 struct Counterexample {
     property: &'static str,
     walk: u64,
     steps: Vec<Action>,
+}
+
+impl fmt::Debug for Counterexample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counterexample { property, walk, steps } = self;
+        write!(f, "{property} breaks in walk {walk}: {steps:?}")
+    }
 }
 
 fn properties(world: &World, names: &[&str]) -> Vec<Property<World>> {

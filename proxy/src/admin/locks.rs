@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::Admin;
 use super::answers::{AdminAnswer, JSON, json_answer, streamed, text};
+use super::group::add_group;
 use super::pieces::{in_pieces, with_list};
 use crate::layout_hint::LayoutHints;
 
@@ -55,6 +56,8 @@ impl Admin {
             let hint = self.generation.process.layout_hints.of(lock.source(), lock.key());
             let mut described = lock_json(&lock.describe(now), hint);
             described["source"] = json!(lock.source());
+            let group = self.generation.group();
+            group.into_iter().for_each(|group| add_group(&mut described, lock, group));
             described
         });
         match described.collect::<Vec<Value>>().as_slice() {

@@ -12,6 +12,7 @@ pub(super) const INDEX: &str = "fencepost admin\n\n\
     GET  /readyz                             is every lock watched and read?\n\
     GET  /metrics                            for Prometheus\n\
     GET  /sources                            how every lock store is, and how many locks it has\n\
+    GET  /group                              the other proxies that share the gates\n\
     GET  /locks                              the same, and what is known of every lock\n\
     GET  /locks/{key}                        what is known of one\n\
     GET  /routes                             each route: its mode, its lock, what it counts\n\
@@ -23,7 +24,8 @@ pub(super) const INDEX: &str = "fencepost admin\n\n\
     POST /log?filter=FILTER                  log by that filter, like info,fencepost=debug\n\
     POST /reload                             read the configuration file again\n\
     POST /locks/{key}/clear-orphans          none of its orphans is running any more\n\
-    POST /sources/{name}/accept-regression   go on with a store that went back\n";
+    POST /sources/{name}/accept-regression   go on with a store that went back\n\
+    POST /group/members/{id}/forget          that proxy is gone, and nothing of it at the worker\n";
 
 /// Lets a request pass that asks a path for what is there.
 ///
@@ -51,6 +53,11 @@ pub(super) fn accepted_source(path: &str) -> Option<&str> {
     path.strip_prefix("/sources/")?.strip_suffix("/accept-regression")
 }
 
+/// The member that a `forget` path names.
+pub(super) fn forgotten_member(path: &str) -> Option<&str> {
+    path.strip_prefix("/group/members/")?.strip_suffix("/forget")
+}
+
 /// The key of the lock that a `clear-orphans` path names.
 pub(super) fn cleared_lock(path: &str) -> Option<&str> {
     path.strip_prefix("/locks/")?.strip_suffix("/clear-orphans")
@@ -62,8 +69,13 @@ fn methods(path: &str) -> Option<&'static str> {
         "/log" => Some("GET, HEAD, POST"),
         "/reload" => Some("POST"),
         "/" | "/livez" | "/readyz" | "/metrics" | "/decisions" | "/timeline" | "/shadow"
-        | "/routes" | "/config" | "/sources" | "/locks" => Some("GET, HEAD"),
-        _ if accepted_source(path).is_some() || cleared_lock(path).is_some() => Some("POST"),
+        | "/routes" | "/config" | "/sources" | "/group" | "/locks" => Some("GET, HEAD"),
+        _ if accepted_source(path).is_some()
+            || cleared_lock(path).is_some()
+            || forgotten_member(path).is_some() =>
+        {
+            Some("POST")
+        }
         _ if path.starts_with("/locks/") || dashboard::asset(path).is_some() => Some("GET, HEAD"),
         _ => None,
     }

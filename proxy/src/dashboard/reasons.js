@@ -40,6 +40,8 @@ const REASONS = {
     "Was it restored from a backup? When its state is right: POST /sources/{name}/accept-regression."],
   "handoff-timeout": ["unsure", "Requests of an earlier holder were still at the worker after handoff_timeout.",
     "Look at what the worker is doing. If orphans are known not to run any more: POST /locks/{key}/clear-orphans."],
+  "out-of-group": ["unsure", "This proxy has not reached the other members of its group for too long.",
+    "Look at the group below, and at the way from this proxy to the lock store."],
   "draining": ["unsure", "The proxy is about to stop.",
     "Nothing to do: clients try again."],
 };

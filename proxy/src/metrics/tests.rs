@@ -38,7 +38,7 @@ fn text(metrics: &Metrics) -> String {
 fn text_with(metrics: &Metrics, sources: &[(&str, SourceStatus)]) -> String {
     let config =
         Config::from_toml("fencepost.toml", ROUTES).unwrap_or_else(|problems| panic!("{problems}"));
-    String::from_utf8(metrics.text(&config, sources).unwrap()).unwrap()
+    String::from_utf8(metrics.text(&config, sources, None).unwrap()).unwrap()
 }
 
 #[test]

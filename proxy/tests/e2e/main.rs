@@ -30,6 +30,7 @@ mod takeovers;
 mod cut_network;
 mod fence_call;
 mod gate;
+mod group;
 mod remembering;
 
 mod outages;

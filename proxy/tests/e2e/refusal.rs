@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::store::Tenure;
 
 /// Reason, status, gRPC status, action.
-const REASONS: [(&str, u16, u16, &str); 15] = [
+const REASONS: [(&str, u16, u16, &str); 16] = [
     ("token-missing", 428, 9, "refresh-token"),
     ("token-malformed", 400, 3, "fix"),
     ("lock-not-allowed", 400, 3, "fix"),
@@ -23,6 +23,7 @@ const REASONS: [(&str, u16, u16, &str); 15] = [
     ("unverifiable", 503, 14, "retry"),
     ("store-regressed", 503, 14, "retry"),
     ("handoff-timeout", 503, 14, "retry"),
+    ("out-of-group", 503, 14, "retry"),
     ("draining", 503, 14, "retry"),
 ];
 

@@ -25,7 +25,7 @@ pub(crate) struct Scene {
     pub(crate) fence: Fencepost,
     /// What fencepost was started with.
     pub(crate) config: Config,
-    ledger: Ledger,
+    pub(crate) ledger: Ledger,
 }
 
 /// A request that is not sent yet.

@@ -63,6 +63,7 @@ impl TrackedLock {
         let Ok(mut inner) = self.inner.lock() else {
             return Err(EnterError::Refused(Rejection::Unverifiable)); // Somebody panicked here: nobody knows what the gate counts.
         };
+        self.take_stand(&mut inner)?;
         let outlook = self.view();
         match outlook.judge(token, timing) {
             Verdict::Reject(rejection) => Err(EnterError::Refused(rejection)),
@@ -70,7 +71,8 @@ impl TrackedLock {
             Verdict::Admit => {
                 let (known, now) = (outlook.known(timing), self.common.moment(timing.now));
                 if timing.not_before.is_none_or(|not_before| not_before <= timing.now) {
-                    return admitted(&mut inner.gate, token, known, now);
+                    let entered = admitted(&mut inner.gate, token, known, now);
+                    return entered.map_err(|kept_out| self.learn_of_others(&inner, kept_out));
                 }
                 match inner.gate.may_enter(token, known, now) {
                     Err(refused @ EnterError::Refused(_)) => Err(refused),
@@ -193,7 +195,7 @@ impl TrackedLock {
     }
 
     /// Changes the gate, then tells all who wait at it to look again.
-    fn at_gate<T>(&self, change: impl FnOnce(&mut Gate) -> T) -> T {
+    pub(super) fn at_gate<T>(&self, change: impl FnOnce(&mut Gate) -> T) -> T {
         let result = change(&mut self.inner().gate);
         self.gate_changes.notify_waiters();
         result

@@ -1,0 +1,22 @@
+//! Several proxies before one worker: this one's part in their group, over the store that holds the
+//! locks.
+//!
+//! `fencepost_policy::group` decides; here are its clock, its key and its news.
+//!
+//! - `membership`: what all threads see of it: whether this member stands.
+//! - `wire`: what stands in a member's key.
+//! - `driver`: writes the own key, and applies what others have written. `member` is one
+//!   membership, from its join to its end; `settling` opens gates, and answers for them.
+//! - `view`: what operators see.
+
+mod driver;
+mod member;
+mod membership;
+mod settling;
+mod view;
+mod wire;
+
+pub(crate) use self::driver::take_part;
+pub(crate) use self::membership::Request;
+pub use self::membership::{GroupOptions, Membership};
+pub use self::view::{AskView, CLEAR_SECONDS, GroupCounts, GroupView, MemberStateView, MemberView};

@@ -1,0 +1,237 @@
+//! Several fenceposts before one worker share a gate per lock.
+
+use std::time::{Duration, Instant};
+
+use fencepost_tests::{EtcdVersion, PATIENCE, Response, until};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use crate::fencepost::{Config, Fencepost, Route};
+use crate::refusal::{assert_refused, reason};
+use crate::scene::{Ask, Scene, send};
+use crate::store::{Layout, Tenure};
+
+const LOCK: &str = "/k";
+
+/// `member_ttl` is the least there is; what a lost request counts for is shorter.
+const GROUP: &str = "[group]\nname = \"g\"\nmember_ttl = \"3s\"";
+const MEMBER_TTL: Duration = Duration::from_secs(3);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn k() -> Route {
+    k_with("2s")
+}
+
+fn k_with(orphan_timeout: &str) -> Route {
+    let orphan_timeout = format!("orphan_timeout = {orphan_timeout:?}");
+    Route::k().with(&orphan_timeout).with("handoff_timeout = \"1m\"")
+}
+
+fn in_group(config: Config) -> Config {
+    config.section(GROUP).limit("drain_delay = \"0s\"")
+}
+
+/// Two members; what one scene has, and another before the same worker.
+struct Pair {
+    scene: Scene,
+    other: Fencepost,
+}
+
+impl Pair {
+    async fn open(version: EtcdVersion, routes: &[Route]) -> Pair {
+        let scene = Scene::with(version, routes, in_group).await;
+        let other = Fencepost::serve(&scene.config).await;
+        let pair = Pair { scene, other };
+        pair.until_two().await;
+        pair
+    }
+
+    async fn until_two(&self) {
+        for member in [&self.scene.fence, &self.other] {
+            member.until_metric("fencepost_group_members{state=\"live\"}", 2.0).await;
+        }
+    }
+
+    /// Sends a request to the other member.
+    fn start_at_other(&self, ask: Ask) -> JoinHandle<Response> {
+        let (listener, ledger) = (self.other.listener.clone(), self.scene.ledger.clone());
+        tokio::spawn(async move { send(&listener, &ledger, ask).await })
+    }
+
+    async fn send_to_other(&self, ask: Ask) -> Response {
+        send(&self.other.listener, &self.scene.ledger, ask).await
+    }
+
+    async fn until_other_waits(&self) {
+        self.other.until_metric("fencepost_group_asks_open", 1.0).await;
+    }
+
+    async fn finish(self) {
+        assert!(!self.other.log().contains("panicked"), "{}", self.other.log());
+        self.scene.finish().await;
+    }
+}
+
+fn began(pair: &Pair, path: &str) -> Instant {
+    let seen = pair.scene.worker.seen();
+    seen.iter().find(|one| one.path == path).unwrap_or_else(|| panic!("no {path}")).began
+}
+
+#[tokio::test]
+async fn a_new_holder_waits_for_a_request_that_runs_through_another_member() {
+    for version in EtcdVersion::ALL {
+        let routes = Layout::ALL.map(|layout| {
+            let name = layout.name();
+            let lock = format!("key = \"/locks/{name}\", layout = {name:?}");
+            Route::new(name, &format!("/{name}/"), &lock)
+        });
+        let pair = Pair::open(version, &routes).await;
+        for layout in Layout::ALL {
+            let (name, lock) = (layout.name(), format!("/locks/{}", layout.name()));
+            let session = pair.scene.store.session("shard-1").await;
+            let old = pair.scene.store.acquire(layout, &lock, &session).await.tenure;
+            let held = pair.scene.held(Ask::post(&format!("/{name}/held")).under(&old)).await;
+            pair.scene.store.crash(&session).await;
+            let session = pair.scene.store.session("shard-2").await;
+            let new = pair.scene.store.acquire(layout, &lock, &session).await.tenure;
+
+            let next = format!("/{name}/next");
+            let waiting = pair.start_at_other(Ask::post(&next).under(&new));
+            pair.until_other_waits().await;
+            // The first member has sealed what is older, though nobody has asked it for the new.
+            let late = pair.scene.send(Ask::post(&format!("/{name}/late")).under(&old)).await;
+            assert_ne!(late.status, 200, "{layout:?}");
+            assert!(!pair.scene.worker.seen().iter().any(|one| one.path == next), "{layout:?}");
+            held.ends().await;
+            let answer = waiting.await.unwrap();
+            assert_eq!(answer.status, 200, "etcd {version}, {layout:?}: {}", answer.text());
+            // It is told to be clear: the first member has to ask nobody.
+            pair.scene.admits(&format!("/{name}/also"), &new).await;
+        }
+        pair.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn the_delayed_request_is_refused_by_every_member() {
+    let pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let store = &pair.scene.store;
+    let first = store.hold(LOCK, "shard-1").await;
+    pair.scene.admits("/r0", &first).await;
+    let second = store.hold(LOCK, "shard-2").await;
+    let answer = pair.send_to_other(Ask::post("/r2").under(&second)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let third = store.hold(LOCK, "shard-1").await;
+    pair.scene.admits("/r3", &third).await;
+    let late = pair.send_to_other(Ask::post("/r1").under(&first)).await;
+    assert_refused(&late, "replayed-tenure", LOCK, &third);
+    pair.scene.refuses("/r1", &first, "replayed-tenure", LOCK, &third).await;
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_member_that_is_killed_is_waited_for_and_holders_in_use_are_not_held_up() {
+    let mut pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let old = pair.scene.store.hold(LOCK, "shard-1").await;
+    let answer = pair.send_to_other(Ask::post("/also").under(&old)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let held = pair.scene.held(Ask::post("/held").under(&old)).await;
+    pair.scene.fence.kill();
+    let killed = Instant::now();
+    // The tenure that was in use goes on where it is known to be clear.
+    let answer = pair.send_to_other(Ask::post("/still").under(&old)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let new = pair.scene.store.hold(LOCK, "shard-2").await;
+    let waiting = pair.start_at_other(Ask::post("/next").under(&new));
+    pair.until_other_waits().await;
+    let group = pair.other.admin_json("/group").await;
+    assert_eq!(group["asks"][0]["lock"], LOCK, "{group}");
+    assert_eq!(group["asks"][0]["waits_for"].as_array().unwrap().len(), 1, "{group}");
+    let answer = waiting.await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let waited = began(&pair, "/next") - killed;
+    // It had written its key up to a fifth of member_ttl before it was killed.
+    let least = MEMBER_TTL + ORPHAN_TIMEOUT - MEMBER_TTL / 5 - Duration::from_millis(100);
+    assert!(waited >= least, "{waited:?}");
+    assert!(waited < least + PATIENCE / 3, "{waited:?}");
+    drop(held);
+    pair.other.until_metric("fencepost_group_members{state=\"live\"}", 1.0).await;
+    pair.scene.ledger.check(&pair.scene.worker);
+}
+
+#[tokio::test]
+async fn a_member_that_leaves_in_order_is_not_waited_for() {
+    let mut pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let old = pair.scene.store.hold(LOCK, "shard-1").await;
+    pair.scene.admits("/old", &old).await;
+    assert!(pair.scene.fence.terminate().await.success());
+    pair.other.until_metric("fencepost_group_members{state=\"left\"}", 1.0).await;
+    let new = pair.scene.store.hold(LOCK, "shard-2").await;
+    let asked = Instant::now();
+    let answer = pair.send_to_other(Ask::post("/next").under(&new)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(asked.elapsed() < MEMBER_TTL, "{:?}", asked.elapsed());
+    // The next process of that file joins, and is asked.
+    pair.scene.start_again().await;
+    pair.until_two().await;
+    pair.scene.admits("/again", &new).await;
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_member_that_cannot_write_its_key_lets_nothing_in() {
+    let pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let tenure = pair.scene.store.hold(LOCK, "shard-1").await;
+    pair.scene.admits("/before", &tenure).await;
+    pair.scene.etcd.pause().await;
+    let stopped = Instant::now();
+    let refused = until_refused(&pair.scene, &tenure).await;
+    assert!(stopped.elapsed() >= MEMBER_TTL * 2 / 3 - MEMBER_TTL / 5 - Duration::from_millis(200));
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    let readiness = pair.scene.fence.admin("GET", "/readyz").await;
+    assert_eq!(readiness.status, 503, "{}", readiness.text());
+    assert!(readiness.text().contains("group g"), "{}", readiness.text());
+    pair.scene.fence.until_metric("fencepost_group_standing", 0.0).await;
+    pair.scene.etcd.resume();
+    pair.scene.fence.until_metric("fencepost_group_standing", 1.0).await;
+    until("it lets requests in again", async || {
+        pair.scene.send(Ask::post("/after").under(&tenure)).await.status == 200
+    })
+    .await;
+    assert!(pair.scene.fence.metric("fencepost_group_lapses_total").await >= 1.0);
+    pair.finish().await;
+}
+
+/// The answer of a request that is refused because its member has lost touch.
+async fn until_refused(scene: &Scene, tenure: &Tenure) -> Response {
+    fencepost_tests::eventually("a request is refused as out-of-group", async || {
+        let answer = scene.send(Ask::post("/meanwhile").under(tenure)).await;
+        (reason(&answer) == Some("out-of-group")).then_some(answer)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_word_of_an_operator_ends_the_wait_for_a_member() {
+    let mut pair = Pair::open(EtcdVersion::V3_5, &[k_with("10m")]).await;
+    let old = pair.scene.store.hold(LOCK, "shard-1").await;
+    pair.scene.admits("/old", &old).await;
+    let group = pair.scene.fence.admin_json("/group").await;
+    let id = group["member"].as_str().expect("it has joined").to_owned();
+    let itself = pair.scene.fence.admin("POST", &format!("/group/members/{id}/forget")).await;
+    assert_eq!(itself.status, 409, "{}", itself.text());
+    pair.scene.fence.kill();
+    let new = pair.scene.store.hold(LOCK, "shard-2").await;
+    let waiting = pair.start_at_other(Ask::post("/next").under(&new));
+    pair.until_other_waits().await;
+    let lock = pair.other.admin_json("/locks//k").await;
+    assert_eq!(lock["clear"], Value::Bool(false), "{lock}");
+    assert_eq!(lock["waits_for"][0]["member"], id, "{lock}");
+    let forgotten = pair.other.admin("POST", &format!("/group/members/{id}/forget")).await;
+    assert_eq!(forgotten.status, 200, "{}", forgotten.text());
+    let answer = waiting.await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let nobody = pair.other.admin("POST", "/group/members/2a/forget").await;
+    assert_eq!(nobody.status, 409, "{}", nobody.text());
+    pair.scene.ledger.check(&pair.scene.worker);
+}

@@ -18,6 +18,7 @@ mod handed_over;
 mod here;
 mod http1;
 mod http2;
+mod in_group;
 mod link;
 mod origin;
 mod permit;

@@ -6,8 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_locks::Membership;
 use scopeguard::guard;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -16,6 +18,7 @@ use super::connect::open;
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::http2::{Http2, Stream};
+use super::in_group::InGroup;
 use super::link::Link;
 use super::quota::{IDLE_LOOK, QUOTA_LOOK, QuotaPermit};
 use super::target::{Speaks, Upstream, Wants};
@@ -70,6 +73,8 @@ struct Shared {
     waited: Cell<Option<Instant>>,
     /// What the log has said, and when.
     told: RefCell<Vec<(String, Instant)>>,
+    /// `None` unless its connections depend on the standing of this process in a group.
+    in_group: Option<InGroup>,
 }
 
 /// The requests that wait for one kind of connection.
@@ -120,6 +125,21 @@ impl Drop for ReadyConnection {
 impl Pool {
     /// A pool that has no connection yet. What outlives its client runs in `background`.
     pub fn new(upstream: Upstream, background: Background) -> Pool {
+        Pool::made(upstream, background, None)
+    }
+
+    /// A pool for requests that share their gates with those of other processes: it writes only
+    /// while this process stands in its group. Within a `LocalSet`.
+    pub fn in_group(
+        upstream: Upstream,
+        background: Background,
+        membership: Arc<Membership>,
+    ) -> Pool {
+        let in_group = InGroup::new(membership, &upstream.address.to_string());
+        Pool::made(upstream, background, Some(in_group))
+    }
+
+    fn made(upstream: Upstream, background: Background, in_group: Option<InGroup>) -> Pool {
         let picked = match upstream.speaks {
             Speaks::Cleartext(protocol) => protocol,
             Speaks::Tls(_) if upstream.keepalive => Protocol::Http2,
@@ -140,6 +160,7 @@ impl Pool {
                 is_sweeping: Cell::new(false),
                 waited: Cell::new(None),
                 told: RefCell::default(),
+                in_group,
             }),
         }
     }
@@ -147,6 +168,11 @@ impl Pool {
     /// Where its connections go.
     pub fn upstream(&self) -> &Upstream {
         &self.shared.upstream
+    }
+
+    /// Whether requests may be sent over it now, as far as a group is concerned.
+    pub fn stands(&self) -> bool {
+        self.shared.in_group.as_ref().is_none_or(InGroup::stands)
     }
 
     pub(super) fn background(&self) -> &Background {
@@ -428,13 +454,16 @@ impl Shared {
                 let counted = (Rc::clone(permit), place.take().unwrap_or_else(|| self.place()));
                 let headers_max = self.upstream.headers_max;
                 let made = Http1::new(socket, opened.made_with, counted, headers_max).await;
-                self.take_in(made.map_err(UpstreamError::handshake)?);
+                let connection = made.map_err(UpstreamError::handshake)?;
+                self.in_group.iter().for_each(|group| group.add(connection.socket()));
+                self.take_in(connection);
             }
             Protocol::Http2 => {
                 let changed = Rc::clone(&self.changed);
                 let permit = Rc::clone(permit);
                 let begun = Http2::begin(opened, permit, self.upstream.streams_max, changed).await;
                 let connection = begun.inspect_err(|_| self.complain_of_loss(&socket))?;
+                self.in_group.iter().for_each(|group| group.add(&socket));
                 self.http2.borrow_mut().push(connection);
                 self.sweep();
             }

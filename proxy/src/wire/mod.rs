@@ -3,6 +3,7 @@
 
 mod alarm;
 mod background;
+mod group_writes;
 mod socket;
 mod transport;
 
@@ -10,7 +11,10 @@ pub use alarm::Alarm;
 pub(crate) use alarm::{PatientTimer, caught_up};
 pub use background::Background;
 pub(crate) use background::BackgroundGuard;
+#[cfg(test)]
+pub(crate) use group_writes::tests::Member;
 pub use socket::Socket;
+pub(crate) use socket::WeakSocket;
 pub use transport::Transport;
 pub(crate) use transport::{keep_alive, write_little_ahead};
 

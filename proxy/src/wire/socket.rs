@@ -5,10 +5,13 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
+use fencepost_locks::Membership;
+use fencepost_policy::group::Standing;
 use futures_util::FutureExt;
 use rustls::{ConnectionCommon, SideData};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -17,6 +20,7 @@ use tokio::time::Instant;
 use tokio_rustls::{TlsStream, client, server};
 use tokio_util::either::Either::{self, Left as Clear, Right as Tls};
 
+use super::group_writes::GroupWrites;
 use super::transport::Transport;
 
 /// What one look takes in of TLS. No record is half as long (RFC 8446, section 5.2): who has sent so
@@ -29,6 +33,16 @@ const LOOK_BYTES_MAX: usize = 40 * 1024;
 /// The file is closed with the last handle.
 #[derive(Clone)]
 pub struct Socket(Rc<RefCell<Connection>>);
+
+/// Finds a socket again for as long as it has a handle.
+pub(crate) struct WeakSocket(Weak<RefCell<Connection>>);
+
+impl WeakSocket {
+    /// The socket, unless it has been closed.
+    pub(crate) fn upgrade(&self) -> Option<Socket> {
+        self.0.upgrade().map(Socket)
+    }
+}
 
 struct Connection {
     /// Boxed: one by TLS is many times larger.
@@ -97,6 +111,37 @@ impl Socket {
             read: 0,
             is_broken: false,
         })))
+    }
+
+    /// Another way to find it, which does not keep it open.
+    pub(crate) fn downgrade(&self) -> WeakSocket {
+        WeakSocket(Rc::downgrade(&self.0))
+    }
+
+    /// From now on it writes only while this process stands in its group. Writes pause when the
+    /// standing has lapsed, and reset the connection later.
+    ///
+    /// # Contract
+    ///
+    /// [`follow_standing`](Self::follow_standing) is called whenever the standing has changed.
+    pub(crate) fn write_while_standing(&self, membership: Arc<Membership>, upstream: Arc<str>) {
+        let group = GroupWrites::new(membership, upstream);
+        self.0.borrow().transport().write_while_standing(group);
+    }
+
+    /// Resets the connection if this process may not finish what is on it, or wakes a paused write
+    /// that may go on. Returns whether it has reset a connection that was well.
+    pub(crate) fn follow_standing(&self) -> bool {
+        let mut connection = self.0.borrow_mut();
+        match connection.transport().standing() {
+            Standing::Stands => connection.transport().resume(),
+            Standing::Lapsed => {}
+            Standing::Cut => {
+                connection.transport().reset();
+                return !std::mem::replace(&mut connection.is_broken, true);
+            }
+        }
+        false
     }
 
     /// Gives back bytes that were read: they are read again, first.

@@ -1,6 +1,6 @@
 //! A TCP or unix connection that counts what moves over it.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -9,11 +9,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use fencepost_policy::group::Standing;
 use rustix::net::{RecvFlags, connect_unspec, recv};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either::{self, Left as Tcp, Right as Unix};
+
+use super::group_writes::GroupWrites;
 
 /// How much the kernel takes of a TCP connection before it has sent it. It says that there is room
 /// when half of that is sent.
@@ -48,11 +51,20 @@ pub(crate) fn write_little_ahead(socket: &SockRef<'_>) {
 /// A TCP or unix connection that counts the bytes that move over it, and can be asked for what the
 /// kernel knows of it.
 pub struct Transport {
-    stream: Either<TcpStream, UnixStream>,
+    stream: Stream,
     moved: Cell<u64>,
+    /// Empty unless writes depend on the standing of this process in a group. Boxed, because most
+    /// connections have none.
+    group: OnceCell<Box<GroupWrites>>,
 }
 
+type Stream = Either<TcpStream, UnixStream>;
+
 impl Transport {
+    fn new(stream: Stream) -> Transport {
+        Transport { stream, moved: Cell::new(0), group: OnceCell::new() }
+    }
+
     /// Bytes moved either way so far; it wraps around.
     pub(crate) fn bytes_moved(&self) -> u64 {
         self.moved.get()
@@ -112,6 +124,51 @@ impl Transport {
         if !is_reset {
             self.shut(Shutdown::Both);
         }
+        self.resume(); // Nothing is written any more.
+    }
+
+    /// From now on it writes only while this process stands in its group. A second call changes
+    /// nothing.
+    pub(super) fn write_while_standing(&self, group: GroupWrites) {
+        let _ = self.group.set(Box::new(group));
+    }
+
+    /// What this process may do on it now.
+    pub(super) fn standing(&self) -> Standing {
+        self.group.get().map_or(Standing::Stands, |group| group.standing())
+    }
+
+    /// Wakes the task whose write has been paused.
+    pub(super) fn resume(&self) {
+        self.group.get().into_iter().for_each(|group| group.resume());
+    }
+
+    /// Writes while this process stands. A write that ends later resets the connection.
+    fn poll_standing<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let Some(group) = self.group.get() else { return write(Pin::new(&mut self.stream), cx) };
+        match group.standing() {
+            Standing::Stands => {}
+            Standing::Lapsed => {
+                group.pause(cx);
+                return Poll::Pending;
+            }
+            Standing::Cut => return self.cut(),
+        }
+        let written = write(Pin::new(&mut self.stream), cx);
+        if matches!(written, Poll::Ready(Ok(_))) && group.standing() != Standing::Stands {
+            group.wrote_late();
+            return self.cut();
+        }
+        written
+    }
+
+    fn cut<T>(&self) -> Poll<io::Result<T>> {
+        self.reset();
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
     }
 
     /// Whether the kernel may hold what was written for longer than a moment.
@@ -144,13 +201,13 @@ impl Transport {
 
 impl From<TcpStream> for Transport {
     fn from(stream: TcpStream) -> Transport {
-        Transport { stream: Tcp(stream), moved: Cell::new(0) }
+        Transport::new(Tcp(stream))
     }
 }
 
 impl From<UnixStream> for Transport {
     fn from(stream: UnixStream) -> Transport {
-        Transport { stream: Unix(stream), moved: Cell::new(0) }
+        Transport::new(Unix(stream))
     }
 }
 
@@ -181,7 +238,7 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        let written = self.poll_standing(cx, |stream, cx| stream.poll_write(cx, bytes));
         self.counted(written)
     }
 
@@ -190,7 +247,7 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        let written = self.poll_standing(cx, |stream, cx| stream.poll_write_vectored(cx, slices));
         self.counted(written)
     }
 
@@ -203,15 +260,45 @@ impl AsyncWrite for Transport {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        self.poll_standing(cx, |stream, cx| stream.poll_shutdown(cx))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
+    use super::super::group_writes::tests::Member;
     use super::*;
+
+    /// The process stood still between its look and its write.
+    #[tokio::test]
+    async fn write_that_is_held_up_is_counted_and_resets() {
+        let member = Member::joined().await;
+        let membership = Arc::clone(member.membership());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut worker, _) = listener.accept().await.unwrap();
+        let mut transport = Transport::from(stream);
+        transport.write_while_standing(GroupWrites::new(Arc::clone(&membership), "worker".into()));
+        member.store.pause();
+        let written = poll_fn(|cx| {
+            transport.poll_standing(cx, |stream, cx| {
+                while membership.stands() {
+                    std::hint::spin_loop();
+                }
+                stream.poll_write(cx, b"late")
+            })
+        });
+        assert_eq!(written.await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(membership.counts().late_writes.load(Ordering::Relaxed), 1);
+        let read = worker.read_to_end(&mut Vec::new()).await;
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
 
     /// A probe before that time would not be waited for, and one behind it never sent.
     #[tokio::test]

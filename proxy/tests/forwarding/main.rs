@@ -5,6 +5,7 @@ mod bodies;
 mod chunks;
 mod clients;
 mod endings;
+mod group;
 mod handoffs;
 mod hostile_workers;
 mod http2;

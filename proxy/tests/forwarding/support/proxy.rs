@@ -19,6 +19,7 @@ use fencepost::upstream::{
     prepare_body,
 };
 use fencepost_config::{HostPort, UpstreamAddress};
+use fencepost_locks::Membership;
 use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
 use tokio::time::Instant;
@@ -65,6 +66,8 @@ pub(crate) struct Settings {
     pub(crate) may_be_left: bool,
     /// Up to which length bodies are read whole.
     pub(crate) whole_bytes_max: usize,
+    /// Requests go to the worker only while this process stands in the group.
+    pub(crate) group: Option<Arc<Membership>>,
 }
 
 impl Default for Settings {
@@ -91,6 +94,7 @@ impl Default for Settings {
             endless: false,
             may_be_left: false,
             whole_bytes_max: 64 * 1024,
+            group: None,
         }
     }
 }
@@ -157,8 +161,12 @@ impl Proxy {
             upstream.keepalive = settings.keepalive;
             upstream.connection_age_max = settings.connection_age_max;
             upstream.unacknowledged_max = settings.unacknowledged_max;
+            let pool = match &settings.group {
+                None => Pool::new(upstream, thread.background),
+                Some(group) => Pool::in_group(upstream, thread.background, Arc::clone(group)),
+            };
             let forwarder = Rc::new(Forwarder {
-                pool: Pool::new(upstream, thread.background),
+                pool,
                 record: seen.clone(),
                 halted: halted.clone(),
                 settings: settings.clone(),

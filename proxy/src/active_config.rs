@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_config::{Limits, Upstream};
+use fencepost_locks::Membership;
 use tokio::sync::watch;
 
 use crate::decision::{DecisionIds, Sample};
@@ -109,7 +110,7 @@ pub struct ThreadShare {
     /// The configuration in force.
     pub generation: Arc<Generation>,
     /// The connections to the worker of each route, in the order of the routes.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<RoutePools>,
     /// The fields of each route that are known by their names: its token's, and those that it
     /// replaces. In the order of the routes.
     pub kept_headers: Vec<Rc<KeptFields>>,
@@ -141,16 +142,24 @@ impl ThreadShare {
         // Routes to one worker share its connections.
         let mut pools: Vec<(Reach<'_>, Pool)> =
             before.into_iter().flat_map(ThreadShare::reached).collect();
-        let routes =
-            generation.config.routes.iter().zip(&generation.upstreams).map(|(route, upstream)| {
-                let reach = Reach::new(&route.upstream, upstream, &generation.config.limits);
+        let routes = generation.config.routes.iter().zip(&generation.upstreams);
+        let routes = routes.map(|(route, upstream)| {
+            let mut pool = |group: Option<&Arc<Membership>>| {
+                let reach = Reach::new(&route.upstream, upstream, &generation.config.limits, group);
                 if let Some((_, pool)) = pools.iter().find(|(other, _)| *other == reach) {
                     return pool.clone();
                 }
-                let pool = Pool::new(upstream.clone(), thread.background.clone());
+                let (upstream, background) = (upstream.clone(), thread.background.clone());
+                let pool = match group {
+                    None => Pool::new(upstream, background),
+                    Some(group) => Pool::in_group(upstream, background, Arc::clone(group)),
+                };
                 pools.push((reach, pool.clone()));
                 pool
-            });
+            };
+            let fenced = pool(generation.group());
+            RoutePools { fenced, unfenced: pool(None) }
+        });
         let routes = routes.collect();
         // A route without a lock may have a worker of one that has.
         let judges_paths = generation.config.routes.iter().any(|route| route.mode.lock().is_some());
@@ -186,11 +195,24 @@ impl ThreadShare {
 
     fn reached(&self) -> impl Iterator<Item = (Reach<'_>, Pool)> {
         let Generation { config, upstreams, .. } = &*self.generation;
-        let routes = config.routes.iter().zip(upstreams);
-        let reached =
-            routes.map(|(route, upstream)| Reach::new(&route.upstream, upstream, &config.limits));
-        reached.zip(self.pools.iter().cloned())
+        let routes = config.routes.iter().zip(upstreams).zip(&self.pools);
+        routes.flat_map(|((route, upstream), pools)| {
+            let reach = |group| Reach::new(&route.upstream, upstream, &config.limits, group);
+            [
+                (reach(self.generation.group()), pools.fenced.clone()),
+                (reach(None), pools.unfenced.clone()),
+            ]
+        })
     }
+}
+
+/// The connections of one thread to the worker of a route. In a group, requests that have entered a
+/// gate share none with others: theirs are paused and reset with the standing of this process.
+pub struct RoutePools {
+    /// For requests that have entered a gate.
+    pub fenced: Pool,
+    /// For all others; the same pool without a group.
+    pub unfenced: Pool,
 }
 
 /// All that a pool of connections depends on.
@@ -198,10 +220,16 @@ impl ThreadShare {
 struct Reach<'c> {
     upstream: &'c Upstream,
     limits: (usize, Duration, Duration, u32, usize),
+    group: Option<*const Membership>,
 }
 
 impl<'c> Reach<'c> {
-    fn new(upstream: &'c Upstream, made: &upstream::Upstream, limits: &Limits) -> Reach<'c> {
+    fn new(
+        upstream: &'c Upstream,
+        made: &upstream::Upstream,
+        limits: &Limits,
+        group: Option<&Arc<Membership>>,
+    ) -> Reach<'c> {
         let Limits { upstream_connections_max, upstream_idle_timeout, .. } = *limits;
         let Limits { connect_retries, upstream_headers_max, .. } = *limits;
         Reach {
@@ -213,6 +241,7 @@ impl<'c> Reach<'c> {
                 connect_retries,
                 upstream_headers_max,
             ),
+            group: group.map(Arc::as_ptr),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::request_context::{InFlight, RequestContext};
 use crate::request_id::X_REQUEST_ID;
 use crate::server::{BodyFault, ClientBody};
 use crate::upstream::{
-    Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts,
+    Admitted, Forwarded, InvalidHead, Pool, ReadyConnection, RequestBody, SendError, Timeouts,
     UpstreamError, Wants, outgoing_request, prepare_body, rewrite_request, rewrite_response,
 };
 use crate::worker_permit::WorkerPermit;
@@ -67,7 +67,7 @@ async fn prepare(
         })
     })?;
     let (head, rest) = (*request).into_parts();
-    let upstream = context.pool().upstream();
+    let upstream = context.pools().unfenced.upstream();
     let mut request =
         outgoing_request(head, body, rest.connection(), upstream, kept).map_err(|error| {
             context.fail(match error {
@@ -181,7 +181,7 @@ async fn permit(
         let claim = match authorization {
             Authorization::Claim(claim) => claim,
             Authorization::Pass(reason, lock) => {
-                let ready = connection(context, wants, None).await?;
+                let ready = connection(context, &context.pools().unfenced, wants, None).await?;
                 let (context_of, counted) = (Rc::clone(context), Rc::clone(in_flight));
                 if let Some(permit) = WorkerPermit::passing(context_of, *reason, counted) {
                     return Ok(Sendable { ready, permit, place: None, at: Instant::now() });
@@ -193,7 +193,11 @@ async fn permit(
         };
         let arrived = Arrived::request(context, claim);
         let get_ready = |kept| async move {
-            connection(context, wants, kept).await.map_err(NotEntered::Answered)
+            let pool = &context.pools().fenced;
+            if !pool.stands() {
+                return Err(Rejection::OutOfGroup.into()); // It would wait for the connection first.
+            }
+            connection(context, pool, wants, kept).await.map_err(NotEntered::Answered)
         };
         let reason = match enter(&arrived, get_ready).await {
             Ok(Entered { entry, ready, place, at }) => {
@@ -214,23 +218,24 @@ async fn permit(
 /// The connection that was kept, if it is still usable, or another one.
 async fn connection(
     context: &RequestContext,
+    pool: &Pool,
     wants: Wants,
     kept: Option<ReadyConnection>,
 ) -> Result<ReadyConnection, Answer> {
-    match kept.filter(ReadyConnection::is_usable).or_else(|| context.pool().free(wants)) {
+    match kept.filter(ReadyConnection::is_usable).or_else(|| pool.free(wants)) {
         Some(ready) => Ok(ready),
         // Boxed: a request that finds one would move the room for the wait.
-        None => Box::pin(wait_for_connection(context, wants)).await,
+        None => Box::pin(wait_for_connection(context, pool, wants)).await,
     }
 }
 
 async fn wait_for_connection(
     context: &RequestContext,
+    pool: &Pool,
     wants: Wants,
 ) -> Result<ReadyConnection, Answer> {
     let deadline = Instant::now() + context.share.generation.config.limits.connect_timeout;
-    let ready =
-        context.share.generation.process.unless_over(context.pool().ready(wants, deadline)).await;
+    let ready = context.share.generation.process.unless_over(pool.ready(wants, deadline)).await;
     ready.map_err(|over| context.refuse(over, Subject::default()))?.map_err(|error| {
         let failure = match &error {
             UpstreamError::Unreachable(_)
@@ -275,9 +280,10 @@ impl RequestContext {
         is_the_workers: bool,
     ) {
         let route = self.route().name.as_str();
-        let upstream = &self.pool().upstream().address;
+        let pool = &self.pools().unfenced;
+        let upstream = &pool.upstream().address;
         let (code, error) = (failure.code(), WithCauses(error));
-        if is_the_workers && self.pool().is_news(code) {
+        if is_the_workers && pool.is_news(code) {
             tracing::warn!(route, %upstream, failure = code, %error, "the worker did not answer");
         } else {
             tracing::debug!(route, %upstream, failure = code, %error, "the worker did not answer");

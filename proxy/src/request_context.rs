@@ -12,14 +12,14 @@ use http::Request;
 use tokio::time::Instant;
 
 use crate::about::About;
-use crate::active_config::ThreadShare;
+use crate::active_config::{RoutePools, ThreadShare};
 use crate::let_past::LetPast;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::refusal::AnswerForm;
 use crate::request_id::request_id;
 use crate::routes::ActiveRoute;
 use crate::server::{ClientAddress, ClientBody, ClientPlace, UnderWay};
-use crate::upstream::{KeptFields, Origin, Pool};
+use crate::upstream::{KeptFields, Origin};
 
 /// A request's thread and route, its client, and when it arrived.
 pub struct RequestContext {
@@ -67,7 +67,7 @@ impl RequestContext {
     }
 
     /// The connections to the route's worker.
-    pub fn pool(&self) -> &Pool {
+    pub fn pools(&self) -> &RoutePools {
         &self.share.pools[self.known_route()]
     }
 

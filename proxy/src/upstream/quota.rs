@@ -44,7 +44,8 @@ impl ConnectionQuota {
     /// So many connections, for pools on so many threads.
     pub fn of(connections: usize, threads: NonZeroUsize) -> ConnectionQuota {
         let reserve = connections / 4;
-        // The pools of one upstream are not to have more than half of it.
+        // The pools of one upstream are not to have more than half of it. In a group, where an
+        // upstream has two on each thread, they may have all.
         let few = (reserve / (2 * threads.get())).clamp(1, FEW_MAX);
         let (taken, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
         ConnectionQuota(Arc::new(Shared { connections, reserve, few, taken, waiting }))

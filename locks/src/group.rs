@@ -7,9 +7,10 @@
 //! - `wire`: what stands in a member's key.
 //! - `driver`: writes the own key, and applies what others have written. `member` is one
 //!   membership, from its join to its end; `settling` opens gates, and answers for them.
-//! - `view`: what operators see.
+//! - `view`: what operators see. `look` is for a process that is no member.
 
 mod driver;
+mod look;
 mod member;
 mod membership;
 mod settling;
@@ -17,6 +18,7 @@ mod view;
 mod wire;
 
 pub(crate) use self::driver::take_part;
+pub use self::look::{GroupMember, SaidByMember, group_members, may_join};
 pub(crate) use self::membership::Request;
 pub use self::membership::{GroupOptions, Membership};
 pub use self::view::{AskView, CLEAR_SECONDS, GroupCounts, GroupView, MemberStateView, MemberView};

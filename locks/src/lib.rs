@@ -28,8 +28,8 @@ pub use etcd::{
 };
 pub use first_to_connect::first_to_connect;
 pub use group::{
-    AskView, CLEAR_SECONDS, GroupCounts, GroupOptions, GroupView, MemberStateView, MemberView,
-    Membership,
+    AskView, CLEAR_SECONDS, GroupCounts, GroupMember, GroupOptions, GroupView, MemberStateView,
+    MemberView, Membership, SaidByMember, group_members, may_join,
 };
 pub use member::{Member, MemberProblem};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};

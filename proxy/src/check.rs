@@ -1,6 +1,7 @@
 //! `fencepost check`: is the configuration right, and does what it names answer?
 
 mod files;
+mod group;
 mod probe;
 
 use std::collections::{HashMap, HashSet};
@@ -22,6 +23,7 @@ use futures_util::stream::{self, StreamExt};
 use tokio::time::{Instant, sleep};
 
 pub use files::{User, files, trusted};
+use group::show_group;
 use probe::{Spoken, spoken};
 
 use crate::generation::Generation;
@@ -73,6 +75,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         };
         failures += usize::from(!answered);
     }
+    failures += usize::from(!show_group(&process, config).await?);
     let denied = denied(&process, config, &sources).await;
     for route in config.routes.iter() {
         let Some(error) =

@@ -110,7 +110,8 @@ impl Endpoints {
 
     /// The error for keys that may not be written.
     fn may_not_write(&self, range: &KeyRange) -> StoreError {
-        let user = self.user_name().unwrap_or("who we are");
+        let user = self.user_name().map(|user| format!("user {user:?}"));
+        let user = user.as_deref().unwrap_or("who we are");
         StoreError::Refused(
             format!(
                 "{user} may not write {range} in the lock store: etcdctl role grant-permission ROLE readwrite {range}"

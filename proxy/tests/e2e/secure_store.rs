@@ -48,6 +48,18 @@ async fn enable_users(etcd: &Etcd, security: &EtcdSecurity, password: &str) {
     run_in_shell(etcd, &commands).await;
 }
 
+/// The command by which the page about groups lets their members write, for the group `jobs`.
+fn grant_to_group() -> &'static str {
+    let page = include_str!("../../../docs/several-proxies.md");
+    let command = page
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("etcdctl role grant-permission"))
+        .unwrap();
+    assert!(include_str!("../../../docs/etcd.md").contains(command), "docs/etcd.md has the same");
+    command
+}
+
 /// Runs commands in which `etcdctl` is that of a member, as `root`.
 async fn run_in_shell(etcd: &Etcd, commands: &str) {
     let etcdctl = etcd.etcdctl_command();
@@ -178,6 +190,49 @@ async fn a_role_that_reads_the_locks_is_enough_and_a_lack_is_named() {
     fence.until_log("may not read --prefix /shards/t/ in").await;
     fence.has_not_logged("may not read /shards/t/ in");
     ledger.check(&worker);
+}
+
+#[tokio::test]
+async fn check_says_what_a_group_lacks_and_shows_its_members() {
+    for version in EtcdVersion::ALL {
+        let (security, options) = secured(60);
+        let etcd = Etcd::start_with(version, &options).await;
+        enable_users(&etcd, &security, "secret-1").await;
+        let worker = Worker::start().await;
+        let config = Config::of(&etcd, &worker, &[lock(Layout::Key, "/shards/key")])
+            .source(&access(&security, "fencepost"))
+            .section("[group]\nname = \"jobs\"\nmember_ttl = \"3s\"")
+            .limit("drain_delay = \"0s\"");
+        let file = Written::new(&config.toml());
+        let printed = file.ask("check --live").await.ended(1).stdout;
+        let members = "--prefix /fencepost/jobs/members/";
+        let missing = format!(
+            "user \"fencepost\" may not write {members} in the lock store: etcdctl role grant-permission ROLE readwrite {members}\n"
+        );
+        assert!(printed.contains(&missing), "etcd {version}: {printed}");
+
+        run_in_shell(&etcd, grant_to_group()).await;
+        let printed = file.ask("check --live").await.ended(0).stdout;
+        for said in ["may write keys below /fencepost/jobs/members/", "has no members yet"] {
+            assert!(printed.contains(&format!("group jobs: {said}\n")), "{said} in {printed}");
+        }
+        let keys = etcd.etcdctl(&["get", "--prefix", "/fencepost/", "--keys-only"]).await;
+        assert_eq!(keys.trim(), "", "a check writes nothing");
+
+        let fence = Fencepost::serve(&config).await;
+        let store = Store::secure(&etcd, &security).await;
+        let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
+        let ask = Ask::post("/key/write").under(&tenure);
+        let answer = send(&fence.listener, &ledger, ask).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let group = fence.admin_json("/group").await;
+        let member = ["member", "host", "version"].map(|field| group[field].as_str().unwrap());
+        let [id, host, version] = member;
+        let printed = file.ask("check --live").await.ended(0).stdout;
+        let live = format!("group jobs: member {id} on {host}, version {version}: live\n");
+        assert!(printed.contains(&live), "{live} in {printed}");
+        ledger.check(&worker);
+    }
 }
 
 #[tokio::test]

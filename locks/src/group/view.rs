@@ -72,6 +72,8 @@ pub struct AskView {
     pub tenure: NamedTenure,
     /// Who has not answered; `None` until the ask is written.
     pub waits_for: Option<Vec<MemberId>>,
+    /// For how long requests have waited for it.
+    pub age: Duration,
 }
 
 /// The upper ends of the intervals in which the times of asks are counted, in seconds.

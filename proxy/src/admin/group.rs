@@ -93,6 +93,7 @@ fn ask_json(ask: &AskView, members: &[MemberView]) -> Value {
     json!({
         "lock": ask.tenure.lock.key.as_str(),
         "revision": ask.tenure.revision.get(),
+        "age_seconds": ask.age.as_secs_f64(),
         "waits_for": ask.waits_for.as_ref().map(|ids| waits_json(ids, members)),
     })
 }

@@ -34,6 +34,11 @@ pub(super) fn families(group: &Membership) -> Result<Vec<MetricFamily>, promethe
     age.set(view.write_age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
     made.gauge("fencepost_group_asks_open", "Tenures that wait for other members.")?
         .set(integer(view.asks.len()));
+    let ask_age = "fencepost_group_ask_age_seconds";
+    let ask_age =
+        made.add(Gauge::new(ask_age, "How long the oldest of them has waited; 0 if none does."))?;
+    let oldest = view.asks.iter().map(|ask| ask.age).max();
+    ask_age.set(oldest.unwrap_or_default().as_secs_f64());
     let asks = made.counters(
         "fencepost_group_asks_total",
         "Tenures that were asked for, by what came of it.",

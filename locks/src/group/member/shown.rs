@@ -32,7 +32,11 @@ impl<S: LockStore> Member<S> {
             }
         });
         let asks = self.group.open(now).take(ASKS_SHOWN);
-        let asks = asks.map(|(tenure, waits_for)| AskView { tenure: tenure.clone(), waits_for });
+        let asks = asks.map(|(tenure, waits_for)| AskView {
+            tenure: tenure.clone(),
+            waits_for,
+            age: self.waiting.get(&tenure.lock).map_or(Duration::ZERO, |one| one.since.elapsed()),
+        });
         self.membership.show(GroupView {
             me: self.joined.map(|_| self.id),
             write_age: self.group.sent().map(ago),

@@ -45,7 +45,7 @@ macro_rules! asset {
 }
 
 /// All of the dashboard.
-pub static ASSETS: [Asset; 24] = [
+pub static ASSETS: [Asset; 25] = [
     asset!("index.html", HTML, "/"),
     asset!("app.css", CSS),
     asset!("app.js", JAVASCRIPT),
@@ -56,6 +56,7 @@ pub static ASSETS: [Asset; 24] = [
     asset!("dom.js", JAVASCRIPT),
     asset!("feed.js", JAVASCRIPT),
     asset!("filters.js", JAVASCRIPT),
+    asset!("group.js", JAVASCRIPT),
     asset!("model.js", JAVASCRIPT),
     asset!("owners.js", JAVASCRIPT),
     asset!("rates.js", JAVASCRIPT),

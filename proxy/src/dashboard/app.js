@@ -8,6 +8,7 @@ import { Detail } from "./detail.js";
 import { byId } from "./dom.js";
 import { Feed } from "./feed.js";
 import { offerRoutes } from "./filters.js";
+import { showGroup } from "./group.js";
 import { Model } from "./model.js";
 import { showHandoffs, showMoreHandoffs, showRoutes, showShadow, showSources, showTenures } from "./tables.js";
 import { bindTheme } from "./theme.js";
@@ -99,6 +100,11 @@ const page = {
   config(document) {
     model.dangers = dangersOf(document);
     showTiles(model);
+  },
+  group(document) {
+    model.group = document;
+    showGroup(document);
+    showTrouble(model);
   },
   state: showState,
 };

@@ -78,6 +78,7 @@ export class Feed {
   #run = 0;
   #generation = null;
   #shadow = false;
+  #group = false;
   /** Decisions that were not looked at yet, as they came, and how many were left out. */
   #waiting = [];
   #leftOut = 0;
@@ -108,6 +109,7 @@ export class Feed {
     this.#stop(this.#attempt === 0 ? "connecting" : "again");
     const run = this.#run;
     this.#opened = 0;
+    this.#group = false;
     this.#generation = null; // A process that was started anew counts from 1 again, whatever it was configured with.
     this.#stream(run, "/timeline", {
       timeline: (data) => {
@@ -223,6 +225,10 @@ export class Feed {
       if (config) {
         this.#generation = routes.generation;
         this.#page.config(config);
+        if (config.settings.group && !this.#group) {
+          this.#group = true;
+          this.#poll(run, "/group", (group) => this.#page.group(group));
+        }
       }
     }
     const shadow = routes.routes.some((route) => route.mode === "shadow");

@@ -39,6 +39,8 @@ export class Model {
   rates = new Rates();
   /** What `/routes` says of the process and of what is wrong with it. */
   trouble = null;
+  /** What `/group` says; stays `null` where there is none. */
+  group = null;
   /** The settings in force that weaken the fence. */
   dangers = null;
   #ids = new Map();

@@ -1,6 +1,7 @@
 // Which process this is, and what is wrong with it: in the header, and in a list above all else.
 
 import { byId, el, shorten, sync, visible } from "./dom.js";
+import { groupTrouble } from "./group.js";
 import { duration, now } from "./time.js";
 
 const TEXT_MAX = 1200;
@@ -20,8 +21,8 @@ export function showAbout({ process, generation }) {
 }
 
 /** Bad news, the worst first, each with what follows from it. */
-export function showTrouble({ trouble, sources }) {
-  const all = [...storesDown(sources ?? [], trouble?.routes ?? []), ...(trouble ? ofProcess(trouble) : [])];
+export function showTrouble({ trouble, sources, group }) {
+  const all = [...groupTrouble(group), ...storesDown(sources ?? [], trouble?.routes ?? []), ...(trouble ? ofProcess(trouble) : [])];
   const sorted = all.sort((a, b) => Number(a.grade === "warn") - Number(b.grade === "warn"));
   byId("trouble").hidden = sorted.length === 0;
   sync(byId("trouble"), sorted, ({ text }) => text, ({ grade, text }) => el("li", { class: grade }, shorten(visible(text).replaceAll("\\u{a}", "\n"), TEXT_MAX)));

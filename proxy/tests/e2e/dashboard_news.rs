@@ -4,9 +4,9 @@
 use fencepost_tests::{Browser, EtcdVersion, FreePort};
 use serde_json::{Value, json};
 
-use crate::fencepost::Route;
+use crate::fencepost::{Fencepost, Route};
 use crate::page::Page;
-use crate::scene::{Ask, Scene};
+use crate::scene::{Ask, Scene, send};
 
 const VERSION: EtcdVersion = EtcdVersion::V3_5;
 const LOCK: &str = "/shards/2/lock";
@@ -310,6 +310,48 @@ async fn of_300_locks_those_in_sight_are_drawn() {
     let bad = page.text("#trouble .bad").await;
     assert!(bad.contains("enforced routes (r0, r1, r2, r3, r4, r5, r6, r7 and 292 more)"), "{bad}");
     scene.etcd.resume();
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_group_is_shown_with_who_holds_up_whom() {
+    let browser = Browser::start().await;
+    let group = "[group]\nname = \"jobs\"\nmember_ttl = \"3s\"";
+    let route = Route::k().with("handoff_timeout = \"1m\"");
+    let scene = Scene::with(VERSION, &[route], |config| config.section(group)).await;
+    let other = Fencepost::serve(&scene.config).await;
+    let page = Page::open(browser, other.admin, "").await;
+    page.until_count("#members tr", 2).await;
+    let [own, first] = ["#members tr:first-child", "#members tr:last-child"];
+    let rows = [page.text(own).await, page.text(first).await];
+    assert!(rows[0].contains("this one") && rows[0].contains("stands"), "{rows:?}");
+    let id = scene.fence.admin_json("/group").await["member"].as_str().unwrap()[..8].to_owned();
+    assert!(rows[1].contains(&id) && rows[1].contains("live"), "{rows:?}");
+    page.until_there("#asks[hidden]").await;
+
+    let old = scene.store.hold("/k", "shard-1").await;
+    let held = scene.held(Ask::post("/held").under(&old)).await;
+    let new = scene.store.hold("/k", "shard-2").await;
+    let (listener, ledger) = (other.listener.clone(), scene.ledger.clone());
+    let ask = Ask::post("/next").under(&new);
+    let waiting = tokio::spawn(async move { send(&listener, &ledger, ask).await });
+    let says = "return [...document.querySelectorAll(arguments[0])].some((one) => one.innerText.includes(arguments[1]))";
+    let waits = format!("A new tenure of lock /k (revision {}) waits for ", new.revision);
+    page.browser.until("it is on top", says, &[json!("#trouble .warn"), json!(waits)]).await;
+    page.until_count("#ask-rows tr", 1).await;
+    let row = page.text("#ask-rows tr").await;
+    assert!(row.contains("/k") && row.contains(&id), "{row}");
+    assert_eq!(page.count("#group[hidden]").await, 0);
+    held.ends().await;
+    assert_eq!(waiting.await.unwrap().status, 200);
+    page.until_there("#asks[hidden]").await;
+
+    scene.etcd.pause().await;
+    let stopped = "This member of group jobs does not stand: ";
+    page.browser.until("it is on top", says, &[json!("#trouble .bad"), json!(stopped)]).await;
+    scene.etcd.resume();
+    page.until_count("#trouble .bad", 0).await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

@@ -70,5 +70,6 @@ mod tls;
 
 mod compose;
 mod deploy;
+mod deploy_group;
 mod prometheus;
 mod recipes;

@@ -114,6 +114,18 @@ pub(crate) async fn yaml(path: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// All documents of a manifest for Kubernetes, each of which must be right by the schema.
+pub(crate) async fn manifest(path: &str) -> Vec<serde_json::Value> {
+    let reader = "import json, kubernetes_validate, sys, yaml
+documents = list(yaml.safe_load_all(open(sys.argv[1])))
+for document in documents: kubernetes_validate.validate(document, '1.30', strict=True)
+print(json.dumps(documents))";
+    let file = workspace().join(path);
+    let text =
+        printed(python_binary().to_str().unwrap(), &["-c", reader, file.to_str().unwrap()]).await;
+    serde_json::from_str(&text).unwrap()
+}
+
 /// A server written in Python that prints its port as its first line.
 pub(crate) struct PythonServer {
     process: Process,

@@ -8,18 +8,10 @@ use serde_json::{Value, json};
 
 use super::play::{Place, Recipe};
 use crate::fencepost::{BINARY, Fencepost};
-use crate::programs::{printed, python_binary, workspace};
+use crate::programs::{manifest, printed, workspace};
 
-/// Reads all documents of the manifest, each of which must be right by the schema.
 async fn documents() -> Vec<Value> {
-    let file = workspace().join("recipes/kubernetes/fencepost.yaml");
-    let reader = "import json, kubernetes_validate, sys, yaml
-documents = list(yaml.safe_load_all(open(sys.argv[1])))
-for document in documents: kubernetes_validate.validate(document, '1.30', strict=True)
-print(json.dumps(documents))";
-    let text =
-        printed(python_binary().to_str().unwrap(), &["-c", reader, file.to_str().unwrap()]).await;
-    serde_json::from_str(&text).unwrap()
+    manifest("recipes/kubernetes/fencepost.yaml").await
 }
 
 fn document<'d>(documents: &'d [Value], kind: &str) -> &'d Value {

@@ -140,11 +140,12 @@ impl Claim {
     }
 
     /// How many seconds a request should wait after `handoff-timeout`: as long as an orphan may
-    /// count, one at least.
+    /// count, or a member of the group that is gone; one at least.
     pub fn retry_after(&self) -> u64 {
         let until = self.lock.unseen_until();
         let left =
             until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        let left = left.max(self.lock.waits_for_gone_members().unwrap_or_default());
         (left.as_secs() + u64::from(left.subsec_nanos() > 0)).max(1)
     }
 }

@@ -5,9 +5,9 @@
 //! stays true. Requests of a clear tenure need no coordination at all.
 //!
 //! Each member has one key in the store, which it alone rewrites, by compare-and-swap. Who first
-//! needs a tenure *asks* by such a write. The same transaction reads whose keys there are: all of
-//! them have to answer (`roll-of-the-ask`). A member answers when nothing earlier is at the worker
-//! through it, and never will be (`answered-is-sealed`).
+//! needs a tenure *asks* by such a write. That transaction also reads which members have keys, and
+//! all of them have to answer (`roll-of-the-ask`). A member answers when nothing earlier is at the
+//! worker through it, and never will be (`answered-is-sealed`).
 //!
 //! A member acts only while it *stands*: for two thirds of `member_ttl` after it sent its newest
 //! acknowledged write. Who is silent is given up by a mark in its key, never by the absence of one
@@ -69,7 +69,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// What a member may do whose newest acknowledged write was sent then; `None` if there is none.
+    /// What a member may do whose newest acknowledged write was sent then; `None` without one.
     pub fn of(sent: Option<Moment>, member_ttl: Duration, now: Moment) -> Standing {
         let Some(sent) = sent else { return Standing::Cut };
         if now < after(sent, member_ttl * 2 / 3) {
@@ -398,7 +398,7 @@ impl Group {
         self.peers.iter().flat_map(|(id, peer)| peer.unanswered().map(|ask| (*id, ask)))
     }
 
-    /// Answers an ask. Whoever answers [`Answer::Sealed`] has sealed the earlier tenures before, and
+    /// Answers an ask. Who answers [`Answer::Sealed`] has sealed the earlier tenures before, and
     /// seen that nothing of them is at the worker.
     pub fn answer(&mut self, id: MemberId, number: u64, answer: Answer) {
         if let Some(peer) = self.peers.get_mut(&id) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use fencepost_config::{Config, Freshness, Lock, OnUnavailable, Route};
-use fencepost_locks::{LockDescription, LockSource, Timing, TrackedLock};
+use fencepost_locks::{EtcdStore, LockDescription, LockSource, Timing, TrackedLock, group_members};
 use fencepost_policy::{FenceToken, LockKey, Rejection, Revision, Verdict};
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
@@ -55,6 +55,9 @@ pub struct Explanation<'c> {
     cause: Option<String>,
     /// What its masters may do otherwise than the route says.
     hint: Option<String>,
+    /// Whether a member of the group tells that its present tenure is clear; `None` without a group
+    /// or a tenure.
+    clear: Option<bool>,
     /// What enforcing the route would come to.
     verdict: Result<(), Rejection>,
 }
@@ -87,6 +90,7 @@ impl<'c> Asked<'c> {
             lock: None,
             cause: None,
             hint: None,
+            clear: None,
         };
         match named {
             None => explanation.verdict = Ok(()),
@@ -97,10 +101,10 @@ impl<'c> Asked<'c> {
             Some(Ok(key)) => {
                 // Nothing is logged for a question, and the running proxy's file is none of its
                 // business.
-                let config = Config { access_log: None, ..config.clone() };
+                let quiet = Config { access_log: None, ..config.clone() };
                 let process = Arc::new(Process::alone()?);
                 let Generation { sources, routes, .. } =
-                    Generation::new(config, 1, Arc::clone(&process))?;
+                    Generation::new(quiet, 1, Arc::clone(&process))?;
                 let read = read(routes[index].guard.as_ref(), &key).await;
                 sources.iter().for_each(LockSource::stop);
                 match read {
@@ -111,6 +115,7 @@ impl<'c> Asked<'c> {
                         let described = lock.describe(Instant::now());
                         if let Some(store) = process.sources.etcd(lock.source()) {
                             explanation.hint = layout_hint::hint(&store, &described).await;
+                            explanation.clear = is_clear(&store, config, &described).await;
                         }
                         explanation.lock = Some(described);
                     }
@@ -123,6 +128,19 @@ impl<'c> Asked<'c> {
         }
         Ok(explanation)
     }
+}
+
+/// Whether a member of the group tells that the present tenure of that lock is clear.
+async fn is_clear(store: &EtcdStore, config: &Config, lock: &LockDescription) -> Option<bool> {
+    let (_, first, last) = lock.holder.as_ref()?;
+    let members = group_members(store, &config.group.as_ref()?.members_prefix()).await.ok()?;
+    let mut told =
+        members.iter().filter_map(|member| member.said.as_ref()).flat_map(|said| &said.clear);
+    Some(
+        told.any(|tenure| {
+            tenure.lock.key == lock.key && (first..=last).contains(&&tenure.revision)
+        }),
+    )
 }
 
 /// The number of the route of that name; without a name, of the only one.
@@ -206,7 +224,7 @@ impl Explanation<'_> {
 
     /// As JSON, for programs.
     pub fn to_json(&self) -> Value {
-        let Explanation { route, presented, lock, cause, hint, verdict } = self;
+        let Explanation { route, presented, lock, cause, hint, clear, verdict } = self;
         let Presented { owner, revision, proof, token: _ } = presented;
         json!({
             "route": route.name,
@@ -222,6 +240,7 @@ impl Explanation<'_> {
             "action": verdict.err().map(|reason| reason.action().name()),
             "status": self.status(),
             "cause": cause,
+            "clear": clear,
             "hint": hint,
             "exempt_methods": route.exempt_methods.iter().map(Method::as_str).collect::<Vec<_>>(),
             "let_past": self.is_let_past(),
@@ -281,6 +300,14 @@ impl fmt::Display for Explanation<'_> {
         writeln!(f, "route {} ({mode}): {}", route.name, self.consequence())?;
         if let Some(lock) = &self.lock {
             writeln!(f, "  {}", lock_line(lock))?;
+        }
+        if let Some(clear) = self.clear {
+            let told = if clear {
+                "Its tenure is clear: nothing of an earlier one can be at the worker through any member of the group."
+            } else {
+                "No member of the group tells that its tenure is clear: the first request waits until all have answered."
+            };
+            writeln!(f, "  {told}")?;
         }
         if let Some(hint) = &self.hint {
             writeln!(f, "  Look at its layout: {hint}.")?;

@@ -1,16 +1,18 @@
 //! A configuration that is put in force, with all that it is made of.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use fencepost_config::Config;
+use fencepost_config::{Config, Mode};
 use fencepost_fence::claim::Guard;
 use fencepost_locks::{FormatConflict, LockSource, Membership, TrackedLock};
+use tokio::time::Instant;
 
 use crate::access_log::{AccessLog, OpenError};
+use crate::let_past::LetPast;
 use crate::lock_sources::SourcesError;
 use crate::metrics::RouteMetrics;
 use crate::process::Process;
-use crate::routes::{ActiveRoute, guard_of, longest_orphan_timeouts, source_of, unfenced};
+use crate::routes::{ActiveRoute, guard_of, longest_orphan_timeouts, source_of};
 use crate::upstream::Upstream;
 use crate::upstreams::{Identity, UpstreamsError};
 
@@ -101,9 +103,6 @@ impl PreparedGeneration {
             access_log,
             process,
         } = self;
-        if let Some(group) = sources.iter().find_map(LockSource::group) {
-            group.set_unfenced(unfenced(&config.routes));
-        }
         let orphan_timeouts = longest_orphan_timeouts(&config.routes);
         let routes = config.routes.iter().zip(guards).map(|(route, guard)| {
             let orphan_timeout_max = orphan_timeouts[&source_of(route)];
@@ -135,7 +134,35 @@ impl Generation {
         number: u64,
         process: Arc<Process>,
     ) -> Result<Generation, GenerationError> {
-        PreparedGeneration::new(config, number, process).map(PreparedGeneration::activate)
+        let generation = PreparedGeneration::new(config, number, process)?.activate();
+        generation.tell_group();
+        Ok(generation)
+    }
+
+    /// Tells the group for which locks this process cannot answer: those of routes that only watch,
+    /// or that did, and what they let past may be at the worker. To be called before it is in force.
+    pub fn tell_group(&self) {
+        let Some(group) = self.group() else { return };
+        let routes = self.config.routes.iter().zip(&self.routes);
+        let guarded = routes.filter_map(|(route, in_force)| {
+            let enforces = matches!(route.mode, Mode::Enforce(_));
+            Some((route.mode.lock()?.key.clone(), enforces, Arc::clone(&in_force.earlier)))
+        });
+        let guarded: Vec<_> = guarded.collect();
+        group.set_unfenced(move |key| {
+            let now = Instant::now();
+            let bars = |earlier: &[Weak<LetPast>]| {
+                let passes = earlier.iter().filter_map(Weak::upgrade);
+                passes.filter_map(|passes| passes.bars_until(now)).next().is_some()
+            };
+            let of_lock = guarded.iter().filter(|(keys, ..)| keys.matches_key(key.as_str()));
+            let (mut watches, mut has_passes) = (None, false);
+            for (_, enforces, earlier) in of_lock {
+                watches = Some(watches.unwrap_or(true) && !enforces);
+                has_passes |= bars(earlier);
+            }
+            watches == Some(true) || has_passes
+        });
     }
 
     /// The group that this process is a member of, if there is one.

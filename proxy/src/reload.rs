@@ -351,6 +351,7 @@ impl Reloader {
 
     fn put(&mut self, old: &Arc<Generation>, mut new: Generation) {
         self.earlier.bar_what_was_let_past(old, &mut new);
+        new.tell_group();
         let new = Arc::new(new);
         if let Some(memory) = &new.process.memory {
             memory.raise_orphan_timeouts(&new.config, &new.sources);

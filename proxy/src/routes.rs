@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_config::{Captures, Lock, LockTemplate, Mode, Record, Route};
+use fencepost_config::{Captures, Lock, Record, Route};
 use fencepost_fence::claim::Guard;
 use fencepost_locks::{FormatConflict, KeyRange, LockSource, LockSpec, RecordFormat, TemplateSpec};
 use fencepost_policy::{Layout, LockKey, Rejection};
@@ -75,20 +75,6 @@ pub(crate) fn longest_orphan_timeouts(routes: &[Route]) -> HashMap<Option<usize>
         *of_source = route.orphan_timeout.max(*of_source);
     }
     longest
-}
-
-/// Tells the locks of routes that only watch from those of routes that enforce.
-pub(crate) fn unfenced(routes: &[Route]) -> impl Fn(&LockKey) -> bool + Send + Sync + use<> {
-    let keys = |wanted: fn(&Mode) -> bool| -> Vec<LockTemplate> {
-        let of_mode = routes.iter().filter(|route| wanted(&route.mode));
-        of_mode.filter_map(|route| Some(route.mode.lock()?.key.clone())).collect()
-    };
-    let watched = keys(|mode| matches!(mode, Mode::Shadow(_)));
-    let enforced = keys(|mode| matches!(mode, Mode::Enforce(_)));
-    move |key| {
-        let has = |keys: &[LockTemplate]| keys.iter().any(|other| other.matches_key(key.as_str()));
-        has(&watched) && !has(&enforced)
-    }
 }
 
 /// Which of the sources has a route's lock.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fencepost_policy::Revision;
-use fencepost_policy::group::{MemberId, MemberState};
+use fencepost_policy::group::{MemberId, MemberState, NamedTenure};
 
 use super::view::MemberStateView;
 use super::wire;
@@ -28,6 +28,8 @@ pub struct SaidByMember {
     pub version: String,
     /// Whether it still lets requests in.
     pub state: MemberStateView,
+    /// The newest tenures that it has found clear.
+    pub clear: Vec<NamedTenure>,
 }
 
 /// Finds out whether this process may write keys of members below that prefix. It tries a write on
@@ -63,6 +65,7 @@ pub async fn group_members<S: LockStore>(
                 MemberState::Left(_) => MemberStateView::Left,
                 MemberState::GivenUp(_) => MemberStateView::GivenUp,
             },
+            clear: record.clear,
         });
         Some(GroupMember { id: wire::member(id)?, said })
     };

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_policy::group::{Answer, Group, MemberId, MemberState, NamedTenure, SharedLock};
-use fencepost_policy::{Moment, Revision};
+use fencepost_policy::{LockKey, Moment, Revision};
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -53,7 +53,7 @@ const ASKS_SHOWN: usize = 100;
 
 /// How a membership ends.
 pub(super) enum End {
-    /// The process ends, and the others know: whoever asked for that is to be told.
+    /// The process ends, and the others know. Who asked for that is to be told.
     Left(Option<oneshot::Sender<()>>),
     /// The key is not as this member has written it.
     Lost(&'static str),
@@ -68,7 +68,7 @@ enum Done {
     /// All keys, in case a watch has lost something.
     Roll(Result<ReadAnswer, StoreError>),
     /// An ask can be answered.
-    Sealed(MemberId, u64),
+    Sealed(MemberId, u64, LockKey),
     /// A tenure is clear, and nothing earlier is here either.
     Clear(NamedTenure),
     /// A tenure has ended before that.
@@ -274,9 +274,12 @@ impl<S: LockStore> Member<S> {
                 self.is_reading = false;
                 return answer.ok().and_then(|answer| self.see_all(&answer));
             }
-            Done::Sealed(id, number) => {
+            Done::Sealed(id, number, lock) => {
                 self.answering.remove(&(id, number));
-                self.group.answer(id, number, Answer::Sealed);
+                // It may have come to be only watched meanwhile.
+                let is_unfenced = self.membership.is_unfenced(&lock);
+                let answer = if is_unfenced { Answer::Unfenced } else { Answer::Sealed };
+                self.group.answer(id, number, answer);
             }
             Done::Clear(tenure) => self.group.tell(tenure),
             Done::Ended => {}
@@ -326,6 +329,7 @@ impl<S: LockStore> Member<S> {
                 "joined the group"
             );
         }
+        self.note_standing();
         if self.leaving.is_none() {
             self.membership.set_sent(Some(pending.since));
         }
@@ -394,6 +398,16 @@ impl<S: LockStore> Member<S> {
                 Done::Roll(work.store.read(&[RangeRead { range: all, wanted: Wanted::All }]).await)
             }));
         }
+        self.note_standing();
+        self.show(now);
+    }
+
+    fn shared(&self, lock: &TrackedLock) -> SharedLock {
+        SharedLock { cluster: self.cluster, key: lock.key().clone(), layout: lock.layout() }
+    }
+
+    /// Tells when this member ceases to stand, and when it stands again.
+    fn note_standing(&mut self) {
         let stands = self.membership.stands();
         if self.stood && !stands && self.leaving.is_none() {
             count(&self.membership.counts.lapses);
@@ -405,11 +419,6 @@ impl<S: LockStore> Member<S> {
             tracing::info!(group = self.membership.options().name, "requests are let in again");
         }
         self.stood = stands;
-        self.show(now);
-    }
-
-    fn shared(&self, lock: &TrackedLock) -> SharedLock {
-        SharedLock { cluster: self.cluster, key: lock.key().clone(), layout: lock.layout() }
     }
 
     fn tracked(&self, lock: &SharedLock) -> Option<Arc<TrackedLock>> {

@@ -43,7 +43,7 @@ pub(crate) fn news(layout: Layout, tenure: Ordinal) -> Snapshot {
 /// How far a request of a tenure has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
-    /// There is none.
+    /// Nothing is there.
     None,
     /// It was let in; nothing of it is written.
     Entered,

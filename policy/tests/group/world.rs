@@ -50,11 +50,11 @@ pub(crate) enum Mutant {
     AnswersWithoutSeal,
     /// An answer to an earlier ask counts for the next.
     OldAnswersCount,
-    /// Whoever answers says that the tenure is clear.
+    /// Who answers says that the tenure is clear.
     AnswerTakenForFact,
     /// A member tells that a tenure is clear while it has earlier requests itself.
     TellsBeforeEmpty,
-    /// Whoever has found one tenure clear lets in all later ones.
+    /// Who has found one tenure clear lets in all later ones.
     ClearForAnyTenure,
     /// Who joins admits by what was read before.
     JoinsWithOldNews,
@@ -606,7 +606,7 @@ impl World {
                 Request::Running if state.losses_left > 0 => {
                     actions.push(Action::Loses(id, tenure));
                 }
-                _ => {}
+                Request::None | Request::Entered | Request::Running | Request::Orphan(..) => {}
             }
         }
         for other in state.revisions.keys().copied().filter(|other| *other != id) {

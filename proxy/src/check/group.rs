@@ -32,7 +32,7 @@ pub(super) async fn show_group(process: &Process, config: &Config) -> Result<boo
     }
     for GroupMember { id, said } in members {
         match said {
-            Some(SaidByMember { host, version, state }) => {
+            Some(SaidByMember { host, version, state, clear: _ }) => {
                 // A service that embeds the fence names no host.
                 let place = if host.is_empty() { String::new() } else { format!(" on {host}") };
                 print(format_args!(

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_tests::{EtcdVersion, PATIENCE, Response, until};
+use fencepost_tests::{
+    BodyEnd, Connection, EtcdVersion, PATIENCE, Response, Seen, eventually, until,
+};
+use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::fencepost::{Config, Fencepost, Route};
+use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
 use crate::scene::{Ask, Scene, send};
 use crate::store::{Layout, Tenure};
@@ -122,11 +125,56 @@ async fn the_delayed_request_is_refused_by_every_member() {
     let answer = pair.send_to_other(Ask::post("/r2").under(&second)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let third = store.hold(LOCK, "shard-1").await;
+    assert!(explained(&pair.scene, &third).contains("No member of the group tells"));
     pair.scene.admits("/r3", &third).await;
+    until("its tenure is told to be clear", async || {
+        explained(&pair.scene, &third).contains("Its tenure is clear")
+    })
+    .await;
     let late = pair.send_to_other(Ask::post("/r1").under(&first)).await;
     assert_refused(&late, "replayed-tenure", LOCK, &third);
     pair.scene.refuses("/r1", &first, "replayed-tenure", LOCK, &third).await;
     pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_member_that_only_watches_is_gone_past_and_counted_until_what_it_let_past_is_over() {
+    let watching = k().with("mode = \"shadow\"");
+    let mut pair = Pair::open(EtcdVersion::V3_5, &[watching]).await;
+    let enforcing = pair.scene.config.clone().routes(&[k()]);
+    pair.other.terminate().await;
+    pair.other = Fencepost::serve(&enforcing).await;
+    pair.until_two().await;
+    let first = pair.scene.store.hold(LOCK, "shard-1").await;
+    let passed = pair.scene.held(Ask::post("/passed").under(&first)).await;
+    let second = pair.scene.store.hold(LOCK, "shard-2").await;
+    let answer = pair.send_to_other(Ask::post("/met").under(&second)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    pair.other.until_metric("fencepost_group_unfenced_total", 1.0).await;
+    pair.other.has_logged("only watches this lock");
+    // It enforces from now on, but what it let past goes on.
+    pair.scene.fence.reloads(&enforcing).await;
+    let third = pair.scene.store.hold(LOCK, "shard-3").await;
+    let answer = pair.send_to_other(Ask::post("/also-met").under(&third)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    pair.other.until_metric("fencepost_group_unfenced_total", 2.0).await;
+    passed.ends().await;
+    pair.scene.until_metric("fencepost_in_flight{route=\"k\"}", 0.0).await;
+    let fourth = pair.scene.store.hold(LOCK, "shard-4").await;
+    let answer = pair.send_to_other(Ask::post("/fenced").under(&fourth)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(pair.other.metric("fencepost_group_unfenced_total").await, 2.0);
+    pair.finish().await;
+}
+
+/// What `fencepost explain` says of a request.
+fn explained(scene: &Scene, tenure: &Tenure) -> String {
+    let revision = tenure.revision.to_string();
+    let mut command = std::process::Command::new(BINARY);
+    command.arg("explain").arg("-c").arg(scene.fence.file());
+    command.args(["--owner", &tenure.owner, "--revision", &revision]);
+    let said = command.output().unwrap();
+    String::from_utf8(said.stdout).unwrap()
 }
 
 #[tokio::test]
@@ -180,7 +228,8 @@ async fn a_member_that_leaves_in_order_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_member_that_cannot_write_its_key_lets_nothing_in() {
-    let pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let route = k().with("exempt_methods = [\"GET\"]");
+    let pair = Pair::open(EtcdVersion::V3_5, &[route]).await;
     let tenure = pair.scene.store.hold(LOCK, "shard-1").await;
     pair.scene.admits("/before", &tenure).await;
     pair.scene.etcd.pause().await;
@@ -192,6 +241,13 @@ async fn a_member_that_cannot_write_its_key_lets_nothing_in() {
     assert_eq!(readiness.status, 503, "{}", readiness.text());
     assert!(readiness.text().contains("group g"), "{}", readiness.text());
     pair.scene.fence.until_metric("fencepost_group_standing", 0.0).await;
+    // What nobody judges goes on, on connections of its own.
+    let exempt = pair.scene.send(Ask::post("/exempt").method("GET")).await;
+    assert_eq!(exempt.status, 200, "{}", exempt.text());
+    let seen = pair.scene.worker.seen();
+    let connection =
+        |path: &str| seen.iter().find(|one| one.path == path).map(|one| one.connection);
+    assert_ne!(connection("/exempt"), connection("/before"));
     pair.scene.etcd.resume();
     pair.scene.fence.until_metric("fencepost_group_standing", 1.0).await;
     until("it lets requests in again", async || {
@@ -204,7 +260,7 @@ async fn a_member_that_cannot_write_its_key_lets_nothing_in() {
 
 /// The answer of a request that is refused because its member has lost touch.
 async fn until_refused(scene: &Scene, tenure: &Tenure) -> Response {
-    fencepost_tests::eventually("a request is refused as out-of-group", async || {
+    eventually("a request is refused as out-of-group", async || {
         let answer = scene.send(Ask::post("/meanwhile").under(tenure)).await;
         (reason(&answer) == Some("out-of-group")).then_some(answer)
     })
@@ -213,7 +269,8 @@ async fn until_refused(scene: &Scene, tenure: &Tenure) -> Response {
 
 #[tokio::test]
 async fn the_word_of_an_operator_ends_the_wait_for_a_member() {
-    let mut pair = Pair::open(EtcdVersion::V3_5, &[k_with("10m")]).await;
+    let quick = Route::new("quick", "/quick/", r#"key = "/k""#).with("handoff_timeout = \"100ms\"");
+    let mut pair = Pair::open(EtcdVersion::V3_5, &[quick, k_with("10m")]).await;
     let old = pair.scene.store.hold(LOCK, "shard-1").await;
     pair.scene.admits("/old", &old).await;
     let group = pair.scene.fence.admin_json("/group").await;
@@ -224,6 +281,11 @@ async fn the_word_of_an_operator_ends_the_wait_for_a_member() {
     let new = pair.scene.store.hold(LOCK, "shard-2").await;
     let waiting = pair.start_at_other(Ask::post("/next").under(&new));
     pair.until_other_waits().await;
+    pair.other.until_metric("fencepost_group_members{state=\"given-up\"}", 1.0).await;
+    let impatient = pair.send_to_other(Ask::post("/quick/now").under(&new)).await;
+    assert_refused(&impatient, "handoff-timeout", LOCK, None);
+    let wait: u64 = impatient.header("retry-after").unwrap().parse().unwrap();
+    assert!((500..=603).contains(&wait), "it knows when nothing of that member is left: {wait}");
     let lock = pair.other.admin_json("/locks//k").await;
     assert_eq!(lock["clear"], Value::Bool(false), "{lock}");
     assert_eq!(lock["waits_for"][0]["member"], id, "{lock}");
@@ -234,4 +296,120 @@ async fn the_word_of_an_operator_ends_the_wait_for_a_member() {
     let nobody = pair.other.admin("POST", "/group/members/2a/forget").await;
     assert_eq!(nobody.status, 409, "{}", nobody.text());
     pair.scene.ledger.check(&pair.scene.worker);
+}
+
+/// A paused master's upload reached the worker after the next holder's requests: here it is the proxy
+/// that was paused, for longer than the others wait for it.
+#[tokio::test]
+async fn a_member_that_stood_still_writes_nothing_more_of_an_upload_when_it_wakes() {
+    let mut pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let old = pair.scene.store.hold(LOCK, "shard-1").await;
+    let mut client = Connection::open(pair.scene.fence.listener.clone()).await.unwrap();
+    let head = format!(
+        "POST /upload HTTP/1.1\r\nHost: test\r\nFence-Owner: {}\r\nFence-Revision: {}\r\nContent-Length: 400000\r\n\r\n",
+        old.owner, old.revision
+    );
+    client.send([head.into_bytes(), vec![b'x'; 200_000]].concat()).await.unwrap();
+    let arrived = |seen: &[Seen]| {
+        seen.iter().find(|one| one.path == "/upload").is_some_and(|one| one.body_bytes == 200_000)
+    };
+    pair.scene.worker.wait_until("half of the upload", |seen| arrived(seen)).await;
+    pair.scene.fence.process().pause().await;
+    client.send(vec![b'x'; 200_000]).await.unwrap();
+    let new = pair.scene.store.hold(LOCK, "shard-2").await;
+    let next = pair.send_to_other(Ask::post("/next").under(&new)).await;
+    assert_eq!(next.status, 200, "{}", next.text());
+    pair.scene.fence.process().resume();
+    let upload = eventually("the upload has ended", async || {
+        let seen = pair.scene.worker.seen();
+        seen.into_iter().find(|one| one.path == "/upload" && one.ended.is_some())
+    })
+    .await;
+    assert_eq!((upload.body_bytes, upload.body_end), (200_000, Some(BodyEnd::Cut)));
+    let answer = client.final_response().await;
+    assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status != 200));
+    // It was given up, so it has joined anew, and goes on.
+    pair.until_two().await;
+    until("it lets requests in", async || {
+        pair.scene.send(Ask::post("/again").under(&new)).await.status == 200
+    })
+    .await;
+    pair.finish().await;
+}
+
+/// No request began at the worker after one with a higher revision, nor while one of another tenure
+/// ran.
+#[track_caller]
+fn assert_apart(seen: &[Seen]) {
+    let revision = |one: &Seen| -> u64 { one.header("fence-revision").unwrap().parse().unwrap() };
+    let mut order: Vec<&Seen> = seen.iter().collect();
+    order.sort_by_key(|one| one.began);
+    for pair in order.windows(2) {
+        assert!(revision(pair[0]) <= revision(pair[1]), "{pair:#?}");
+    }
+    for (at, later) in order.iter().enumerate() {
+        for earlier in order[..at].iter().filter(|earlier| revision(earlier) < revision(later)) {
+            assert!(
+                earlier.ended.is_some_and(|ended| ended <= later.began),
+                "{earlier:#?} {later:#?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn tenures_of_many_handoffs_never_meet_at_the_worker() {
+    let pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let mut late = Vec::new();
+    for number in 0..60 {
+        let owner = format!("shard-{}", number % 3);
+        let tenure = pair.scene.store.hold(LOCK, &owner).await;
+        let asks = (0..6).map(|part| {
+            let ask = Ask::post(&format!("/{number}/{part}")).under(&tenure);
+            if part % 2 == 0 { pair.scene.start(ask) } else { pair.start_at_other(ask) }
+        });
+        let mut asks: Vec<_> = asks.collect();
+        // Some are still on their way when the next one takes the lock.
+        late.extend(asks.split_off(3));
+        for answer in join_all(asks).await {
+            let answer = answer.unwrap();
+            assert_eq!(answer.status, 200, "{number}: {}", answer.text());
+        }
+    }
+    for answer in join_all(late).await {
+        let answer = answer.unwrap();
+        assert!(matches!(answer.status, 200 | 412), "{}", answer.text());
+    }
+    assert_apart(&pair.scene.worker.seen());
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_rolling_restart_refuses_no_request_of_the_holder() {
+    let mut pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let tenure = pair.scene.store.hold(LOCK, "shard-1").await;
+    for _ in 0..2 {
+        // The balancer sends nothing to the member that is restarted.
+        let (listener, ledger) = (pair.other.listener.clone(), pair.scene.ledger.clone());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let ask = Ask::post("/load").under(&tenure);
+        let load = tokio::spawn(async move {
+            let mut stopped = std::pin::pin!(stopped);
+            let mut sent = 0;
+            while futures_util::poll!(&mut stopped).is_pending() {
+                let answer = send(&listener, &ledger, ask.clone()).await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                sent += 1;
+            }
+            sent
+        });
+        assert!(pair.scene.fence.terminate().await.success());
+        pair.scene.start_again().await;
+        pair.until_two().await;
+        stop.send(()).unwrap();
+        assert!(load.await.unwrap() > 0);
+        std::mem::swap(&mut pair.scene.fence, &mut pair.other);
+    }
+    pair.scene.admits("/after", &tenure).await;
+    pair.finish().await;
 }

@@ -1,7 +1,9 @@
 //! What a group does at the gate of a lock.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use fencepost_policy::group::MemberId;
 use fencepost_policy::{AskedGate, EnterError, Holding, Rejection, Revision};
 use tokio::time::Instant;
 
@@ -84,6 +86,16 @@ impl TrackedLock {
         (tenure.first..=tenure.last)
             .contains(&revision)
             .then(|| inner.gate.is_empty_before(news, now))
+    }
+
+    /// For how long the present tenure waits at most for members of the group that are gone, as far
+    /// as is known.
+    pub fn waits_for_gone_members(&self) -> Option<Duration> {
+        let view = self.common.group.as_ref()?.view();
+        let ask = view.asks.iter().rfind(|ask| ask.tenure.lock.key == *self.key())?;
+        let gone = ask.waits_for.iter().flatten();
+        let member = |id: &MemberId| view.others.iter().find(|other| other.id == *id);
+        gone.filter_map(|id| member(id)?.over_in).max()
     }
 
     /// Whether the present tenure is known to be clear; `None` outside of a group.

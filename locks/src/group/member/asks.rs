@@ -108,7 +108,7 @@ impl<S: LockStore> Member<S> {
                 (None, Some(until)) => sleep_until(until).await,
                 (None, None) => {}
             }
-            Done::Sealed(id, number)
+            Done::Sealed(id, number, tenure.lock.key)
         }));
     }
 

@@ -31,6 +31,7 @@ const FOREIGN: &[(&[&str], &str)] = &[
             "target",
             "url",
             "upstreams",
+            "targets",
             "service",
             "to",
         ],
@@ -101,7 +102,78 @@ const FOREIGN: &[(&[&str], &str)] = &[
         "the nearest is password_file: a file, so that the password stands in no configuration",
     ),
     (&["user"], "the nearest is username"),
+    (
+        &["headers", "set_headers", "add_headers", "header_up", "proxy_set_header"],
+        "the nearest is request_headers = { set = { NAME = \"value\" } } of a [[route]], or response_headers",
+    ),
+    (
+        &["rewrite", "prefix_rewrite", "path_rewrite", "strip_path", "stripprefix", "replace_path"],
+        "the nearest is strip_prefix = \"/prefix\" of a [[route]]",
+    ),
+    (
+        &["host_header", "preserve_host", "pass_host_header", "host_rewrite", "rewrite_host"],
+        "the nearest is upstream_host of a [[route]]; without it the worker gets the client's",
+    ),
+    (&["keepalive"], "the nearest is upstream_keepalive of a [[route]]"),
+    (
+        &["buffering", "proxy_buffering", "proxy_request_buffering", "flush_interval"],
+        "the nearest is buffer_body_max in [limits], for requests; responses are passed on as they come",
+    ),
+    (
+        &["methods", "method", "exempt", "skip_methods"],
+        "the nearest is exempt_methods of a [[route]], which pass without a token",
+    ),
+    (
+        &["websocket", "websockets", "upgrade"],
+        "a websocket is passed on where its request is, without a key",
+    ),
+    (&["http2", "grpc"], "the nearest is h2c:// or https:// in upstream of a [[route]]"),
+    (
+        &["real_ip_header", "trust_forwarded", "set_real_ip_from", "trustedips"],
+        "the nearest is trusted_proxies of a [[listener]]",
+    ),
+    (&["ttl", "lease"], "a lock's holder chooses it, as with hold --ttl"),
+    (
+        &["auth", "basic_auth", "cors", "rate_limit", "cache", "compress", "gzip"],
+        "a proxy before fencepost does that: see trusted_proxies of a [[listener]]",
+    ),
 ];
+
+/// Keys of `[limits]` and of a route that are looked for elsewhere, too.
+const IN_LIMITS: [&str; 12] = [
+    "body_bytes_max",
+    "body_timeout",
+    "buffer_body_max",
+    "confirm_timeout",
+    "connect_retries",
+    "connect_timeout",
+    "drain_timeout",
+    "header_timeout",
+    "idle_timeout",
+    "upstream_connections_max",
+    "upstream_headers_max",
+    "upstream_idle_timeout",
+];
+const IN_ROUTE: [&str; 8] = [
+    "exempt_methods",
+    "handoff_timeout",
+    "max_age",
+    "orphan_timeout",
+    "request_timeout",
+    "stream_idle_timeout",
+    "upstream_keepalive",
+    "upstream_timeout",
+];
+
+/// The table that has a key, where it is not this one.
+pub(crate) fn home_of(key: &str) -> Option<&'static str> {
+    match key {
+        "state_dir" | "threads" | "include" => Some("above the first [table] of the file"),
+        _ if IN_LIMITS.contains(&key) => Some("in [limits]"),
+        _ if IN_ROUTE.contains(&key) => Some("in a [[route]]"),
+        _ => None,
+    }
+}
 
 /// What is nearest to a key that another proxy has.
 pub(crate) fn nearest_offered(key: &str) -> Option<&'static str> {

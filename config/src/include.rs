@@ -6,6 +6,7 @@
 use toml::de::{DeTable, DeValue};
 
 use crate::problem::{Files, Notes, Place, Problem, Problems};
+use crate::variables::Variables;
 
 /// A file that another includes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +23,8 @@ pub fn included_by(text: &str) -> Vec<String> {
     if !text.contains("include") {
         return Vec::new();
     }
-    let Ok(document) = DeTable::parse(text) else { return Vec::new() };
+    let Ok(mut document) = DeTable::parse(text) else { return Vec::new() };
+    Variables::put_in(document.get_mut(), &|name| std::env::var(name).ok());
     let list = document.get_ref().get("include").and_then(|list| list.get_ref().as_array());
     let patterns = list.into_iter().flatten().filter_map(|item| item.get_ref().as_str());
     patterns.filter(|pattern| parse_pattern(pattern).is_ok()).map(str::to_owned).collect()
@@ -143,6 +145,12 @@ mod tests {
         assert_eq!(warned, ["b.toml:8: source.main: no route uses this source"]);
         assert_eq!(read(&[]).unwrap().routes.len(), 1);
         assert_eq!(included_by(MAIN), ["routes.d/*.toml"]);
+    }
+
+    #[test]
+    fn pattern_may_be_a_variable() {
+        let text = "include = [\"${CARGO_MANIFEST_PATH}\", \"${NO_SUCH}\"]";
+        assert_eq!(included_by(text), [std::env::var("CARGO_MANIFEST_PATH").unwrap()]);
     }
 
     #[test]

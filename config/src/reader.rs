@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use crate::foreign::{nearest_offered, right_shape};
+use crate::foreign::{home_of, nearest_offered, right_shape};
 use crate::places::{NONE, WrittenKey, WrittenTable, shown};
 use crate::problem::{Notes, Place, must_be};
 use crate::units::Unit;
@@ -319,11 +319,8 @@ impl<'t> Table<'t> {
                     self.problem(key, format_args!("not offered; {offered}"));
                     continue;
                 }
+                _ if let Some(home) = home_of(key) => format!("; {key} stands {home}"),
                 Some(near) => format!("; did you mean {near:?}?"),
-                // A key of the whole file, below the header of a table.
-                None if matches!(key, "state_dir" | "threads") && !self.place.key.is_empty() => {
-                    format!("; {key} stands above the first [table] of the file")
-                }
                 None => String::new(),
             };
             self.problem(key, format_args!("unknown key{hint}"));

@@ -25,6 +25,9 @@ pub(crate) struct Written {
     pub(crate) problem: Option<String>,
 }
 
+/// The length from which a value is replaced wherever it stands.
+const HIDDEN_BYTES_MIN: usize = 8;
+
 /// Values that nobody is shown, and what is shown instead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hidden(Vec<(String, String)>);
@@ -118,13 +121,19 @@ impl Hidden {
         self.0.is_empty()
     }
 
-    /// A text with the variables in place of their values.
+    /// A text with the variables in place of their values. A short value may be a word of the text
+    /// itself, and is only replaced in quotes.
     pub(crate) fn hide<'t>(&self, text: impl Into<Cow<'t, str>>) -> Cow<'t, str> {
         let mut text = text.into();
         for (value, source) in &self.0 {
             for value in [value.clone(), value.escape_debug().to_string()] {
+                let (value, shown) = if value.len() < HIDDEN_BYTES_MIN {
+                    (format!("\"{value}\""), &format!("\"{source}\""))
+                } else {
+                    (value, source)
+                };
                 if text.contains(&value) && !source.contains(&value) {
-                    text = text.replace(&value, source).into();
+                    text = text.replace(&value, shown).into();
                 }
             }
         }
@@ -176,6 +185,13 @@ mod tests {
         let later =
             config.places.problem("route.a.host", "fencepost-config is not there").to_string();
         assert_eq!(later, "f.toml:7: route.a.host: ${CARGO_PKG_NAME} is not there");
+    }
+
+    #[test]
+    fn short_value_is_hidden_in_quotes_alone() {
+        let hidden = super::Hidden(vec![("a".to_owned(), "${NAME}".to_owned())]);
+        let text = "must be a name, not \"a\": \"abc\" is another";
+        assert_eq!(hidden.hide(text), "must be a name, not \"${NAME}\": \"abc\" is another");
     }
 
     #[test]

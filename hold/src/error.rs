@@ -10,10 +10,12 @@ use fencepost_tls::TlsError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
     /// Somebody else holds it: only from [`Lock::try_acquire`](crate::Lock::try_acquire).
-    #[error("the lock is held by {}", in_words(owner))]
+    #[error("the lock is held by {}{}", in_words(owner), if *leased { "" } else { NO_LEASE })]
     Held {
         /// Who.
         owner: Owner,
+        /// Whether its key has a lease, and so may run out.
+        leased: bool,
     },
     /// etcd did not do what it was asked to.
     #[error("the lock cannot be taken")]
@@ -22,6 +24,9 @@ pub enum AcquireError {
     #[error("the clock cannot be set up: {0}")]
     Clock(String),
 }
+
+/// What follows where a lock's key has no lease.
+pub(crate) const NO_LEASE: &str = "; that key has no lease: it stays until somebody deletes it";
 
 /// How much of an owner is shown, in bytes of its text.
 const OWNER_MAX: usize = 256;
@@ -59,6 +64,16 @@ pub enum InvalidEtcd {
         "{0:?} is no endpoint of etcd: it must be \"http://host:port\" or \"https://host:port\", and who logs in is said apart"
     )]
     Endpoint(String),
+    /// An endpoint is a unix socket.
+    #[error(
+        "etcd by a unix socket is not offered: have it listen on a loopback address too, and write \"http://127.0.0.1:2379\", not {0:?}"
+    )]
+    UnixSocket(String),
+    /// An endpoint is an IPv6 address with a zone.
+    #[error(
+        "an IPv6 address with a zone is not offered: write a global address, a unique local one (fc00::/7), or a host name, not {0:?}"
+    )]
+    Zone(String),
     /// An endpoint is there twice: then one member would be asked twice before another.
     #[error("{0:?} is in the list of etcd's endpoints already")]
     Twice(String),

@@ -162,7 +162,7 @@ impl EtcdBuilder {
 fn checked(named: &[String]) -> Result<Vec<String>, InvalidEtcd> {
     let mut endpoints: Vec<String> = Vec::new();
     for text in named {
-        let endpoint = endpoint(text).ok_or_else(|| InvalidEtcd::Endpoint(without_login(text)))?;
+        let endpoint = endpoint(text)?;
         if endpoints.contains(&endpoint) {
             return Err(InvalidEtcd::Twice(text.clone()));
         }
@@ -180,13 +180,21 @@ fn is_secure(endpoint: &str) -> bool {
 
 /// The endpoint of that name. A slash at its end says no more than none (RFC 3986, section 6.2.3);
 /// without a scheme it is `http`, as for etcdctl.
-fn endpoint(text: &str) -> Option<String> {
-    let text = text.strip_suffix('/').unwrap_or(text);
-    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let authority = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
-    authority.parse::<http::uri::Authority>().ok()?.port_u16()?;
+fn endpoint(text: &str) -> Result<String, InvalidEtcd> {
+    if text.starts_with("unix:") || text.starts_with("unixs:") {
+        return Err(InvalidEtcd::UnixSocket(text.to_owned()));
+    }
+    let bare = text.strip_suffix('/').unwrap_or(text);
+    let url = if bare.contains("://") { bare.to_owned() } else { format!("http://{bare}") };
+    let authority = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    if authority.is_some_and(|authority| authority.starts_with('[') && authority.contains('%')) {
+        return Err(InvalidEtcd::Zone(text.to_owned()));
+    }
+    let port = authority.and_then(|rest| rest.parse::<http::uri::Authority>().ok()?.port_u16());
     // Who is in front of an `@` would not be logged in.
-    (!url.contains('@')).then_some(url)
+    port.filter(|_| !url.contains('@'))
+        .map(|_| url)
+        .ok_or_else(|| InvalidEtcd::Endpoint(without_login(text)))
 }
 
 /// An address as it may be shown: what is in front of an `@` is a name and a password, often

@@ -169,10 +169,10 @@ impl Lock {
                 .await
             {
                 Ok(Taking::Taken(created)) => Ok(Won { created, confirmed: lease.confirmed() }),
-                Ok(Taking::Held(Behind { owner, .. }, _)) => {
+                Ok(Taking::Held(Behind { owner, leased, .. }, _)) => {
                     // What is not given back now runs out.
                     let _ = lease.give_back().await;
-                    return Err(AcquireError::Held { owner });
+                    return Err(AcquireError::Held { owner, leased });
                 }
                 Ok(Taking::EntryGone) => Err(StoreError::NoLease),
                 Err(failed) => Err(failed),

@@ -251,6 +251,8 @@ fn in_words(error: &InvalidEtcd) -> Exit {
         InvalidEtcd::Tls(error) => format!("--etcd-{}: {error}", option_of(error.role)),
         InvalidEtcd::NoEndpoint
         | InvalidEtcd::Endpoint(_)
+        | InvalidEtcd::UnixSocket(_)
+        | InvalidEtcd::Zone(_)
         | InvalidEtcd::Twice(_)
         | InvalidEtcd::Mixed(_) => format!("--etcd: {error}"),
     })

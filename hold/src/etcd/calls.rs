@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::Etcd;
-use crate::error::{StoreError, in_words};
+use crate::error::{NO_LEASE, StoreError, in_words};
 use crate::standing::Over;
 
 /// How long to wait before a key is watched again, when no endpoint let us watch it.
@@ -63,7 +63,7 @@ impl fmt::Display for Behind {
         let Behind { key, owner, since, leased } = self;
         write!(f, "behind {}, which has {key} since revision {since}", in_words(owner))?;
         if !leased {
-            f.write_str("; that key has no lease: it stays until somebody deletes it")?;
+            f.write_str(NO_LEASE)?;
         }
         Ok(())
     }

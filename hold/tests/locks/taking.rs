@@ -32,7 +32,11 @@ async fn a_held_lock_is_refused_to_a_try_which_leaves_nothing() {
     let held = store.lock("a").try_acquire().await.unwrap();
     for other in ["a", "b"] {
         let refused = store.lock(other).try_acquire().await.err();
-        assert_eq!(refused, Some(AcquireError::Held { owner: Owner::new(*b"a") }), "{other}");
+        assert_eq!(
+            refused,
+            Some(AcquireError::Held { owner: Owner::new(*b"a"), leased: true }),
+            "{other}"
+        );
     }
     assert_eq!(store.leases().await.len(), 1);
     held.release().await.unwrap();

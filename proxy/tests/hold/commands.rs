@@ -88,6 +88,14 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
         ),
         ("--etcd http://me:s3cret@h:1".to_owned(), "--etcd: \"…@h:1\" is no endpoint of etcd"),
         (
+            "--etcd unix:///run/etcd.sock".to_owned(),
+            "--etcd: etcd by a unix socket is not offered: have it listen on a loopback address",
+        ),
+        (
+            "--etcd http://[fe80::1%eth0]:2379".to_owned(),
+            "--etcd: an IPv6 address with a zone is not offered: write a global address",
+        ),
+        (
             format!("{secure} --etcd-ca {pem} --etcd-cert {pem} --etcd-key {pem}"),
             &format!("--etcd-key: {pem}: has no private key in it"),
         ),
@@ -128,7 +136,9 @@ async fn who_only_tries_does_not_wait_and_says_who_holds_the_lock() {
     stage.client().put(LOCK, "", None).await.unwrap();
     let mut fourth = Holder::start(&stage, "fourth", &["--try"], "true");
     assert_eq!(fourth.code().await, 75);
-    assert_eq!(fourth.log(), "fencepost hold: the lock is held by \"\"\n");
+    let says =
+        "the lock is held by \"\"; that key has no lease: it stays until somebody deletes it";
+    assert_eq!(fourth.log(), format!("fencepost hold: {says}\n"));
 }
 
 /// Nobody saw why a lock was waited for, and that it would be for ever.
@@ -153,7 +163,10 @@ async fn who_waits_says_behind_whom_whatever_the_owner() {
         .await;
     let mut other = Holder::start(&stage, "other", &["--try"], "true");
     assert_eq!(other.code().await, 75);
-    assert_eq!(other.log(), format!("fencepost hold: the lock is held by {cut}…\n"));
+    let told = format!(
+        "fencepost hold: the lock is held by {cut}…; that key has no lease: it stays until somebody deletes it\n"
+    );
+    assert_eq!(other.log(), told);
     stage.client().delete(LOCK, None).await.unwrap();
     for holder in [&mut first, &mut second, &mut third] {
         assert_eq!(holder.code().await, 0, "{}", holder.log());

@@ -109,7 +109,10 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         let connected = connects(upstream, config.limits.connect_timeout).await;
         let spoken = match (&connected, &upstream.speaks) {
             (Ok(_), Speaks::Cleartext(protocol)) => spoken(upstream, *protocol).await,
-            (Err(UpstreamError::Tls { .. }), _) => spoken(upstream, Protocol::Http1).await,
+            // A worker in the clear may wait for the rest of what is a handshake to us.
+            (Err(UpstreamError::Tls { .. } | UpstreamError::Timeout), Speaks::Tls(_)) => {
+                spoken(upstream, Protocol::Http1).await
+            }
             _ => None,
         };
         (route, upstream, connected, spoken)
@@ -334,6 +337,9 @@ fn show_worker(
         (Ok(_), Speaks::Cleartext(_)) if spoken.is_none() => {
             "accepts connections, but answers neither HTTP/1.1, HTTP/2 nor TLS in time".to_owned()
         }
+        (Ok(_), Speaks::Cleartext(_)) if spoken == Some(Spoken::Http10) => {
+            "accepts connections, speaks HTTP/1.0: a connection for each request".to_owned()
+        }
         (Ok(_), Speaks::Cleartext(Protocol::Http1)) => {
             "accepts connections, speaks HTTP/1.1".to_owned()
         }
@@ -342,6 +348,9 @@ fn show_worker(
         }
         (Ok(Protocol::Http1), Speaks::Tls(_)) => "accepts connections, picks HTTP/1.1".to_owned(),
         (Ok(Protocol::Http2), Speaks::Tls(_)) => "accepts connections, picks HTTP/2".to_owned(),
+        (Err(UpstreamError::Timeout), _) if let Some(wrong) = wrong => {
+            format!("no TLS: {wrong}")
+        }
         (Err(UpstreamError::Timeout), _) => {
             format!("did not accept a connection within {:?}", config.limits.connect_timeout)
         }
@@ -365,23 +374,26 @@ fn show_worker(
 /// What to write where a worker speaks something else than its URL says.
 fn other_protocol(configured: &Speaks, spoken: Option<Spoken>) -> Option<&'static str> {
     Some(match (configured, spoken?) {
+        (Speaks::Cleartext(_), Spoken::Other) => {
+            "answers with something that is neither HTTP/1.0, HTTP/1.1, HTTP/2 nor TLS: write the address of a server of HTTP"
+        }
         (Speaks::Cleartext(_), Spoken::Tls) => {
             "speaks TLS: write https:// in upstream, and upstream_tls = { ca = \"/path\" }"
         }
         (Speaks::Cleartext(Protocol::Http1), Spoken::Http(Protocol::Http2)) => {
             "speaks HTTP/2 only, as gRPC does: write h2c:// in upstream"
         }
-        (Speaks::Cleartext(Protocol::Http2), Spoken::Http(Protocol::Http1)) => {
+        (Speaks::Cleartext(Protocol::Http2), Spoken::Http10 | Spoken::Http(Protocol::Http1)) => {
             "speaks HTTP/1.1 and not HTTP/2: write http:// in upstream"
         }
-        (Speaks::Tls(_), Spoken::Http(Protocol::Http1)) => {
+        (Speaks::Tls(_), Spoken::Http10 | Spoken::Http(Protocol::Http1)) => {
             "it speaks HTTP/1.1 in the clear: write http:// in upstream, without upstream_tls"
         }
         (Speaks::Tls(_), Spoken::Http(Protocol::Http2)) => {
             "it speaks HTTP/2 in the clear: write h2c:// in upstream, without upstream_tls"
         }
-        (Speaks::Tls(_), Spoken::Tls)
-        | (Speaks::Cleartext(Protocol::Http1), Spoken::Http(Protocol::Http1))
+        (Speaks::Tls(_), Spoken::Tls | Spoken::Other)
+        | (Speaks::Cleartext(Protocol::Http1), Spoken::Http10 | Spoken::Http(Protocol::Http1))
         | (Speaks::Cleartext(Protocol::Http2), Spoken::Http(Protocol::Http2)) => return None,
     })
 }

@@ -15,8 +15,12 @@ use crate::wire::Socket;
 pub(super) enum Spoken {
     /// HTTP of that version.
     Http(Protocol),
+    /// HTTP/1.0.
+    Http10,
     /// TLS: whatever is inside, it is not in the clear.
     Tls,
+    /// Something else: it answers a request with what is no response.
+    Other,
 }
 
 /// How long a worker may take to answer.
@@ -50,14 +54,18 @@ pub(super) async fn spoken(upstream: &Upstream, configured: Protocol) -> Option<
     }
     let answer = answer(upstream, OPTIONS).await;
     // Servers of TLS answer 400 to a request in the clear.
-    let is_http1 = answer.starts_with(b"HTTP/1.");
+    let is_http10 = answer.starts_with(b"HTTP/1.0 ");
+    let is_http1 = is_http10 || answer.starts_with(b"HTTP/1.1 ");
     if (!is_http1 || answer.ends_with(b"400")) && speaks_tls(upstream).await {
         return Some(Spoken::Tls);
     }
     if is_http1 {
-        return Some(Spoken::Http(Protocol::Http1));
+        return Some(if is_http10 { Spoken::Http10 } else { Spoken::Http(Protocol::Http1) });
     }
-    if configured == Protocol::Http1 && speaks_http2(upstream).await { http2 } else { None }
+    if configured == Protocol::Http1 && speaks_http2(upstream).await {
+        return http2;
+    }
+    (!answer.is_empty()).then_some(Spoken::Other)
 }
 
 async fn speaks_tls(upstream: &Upstream) -> bool {

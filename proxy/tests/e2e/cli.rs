@@ -416,6 +416,9 @@ async fn check_live_finds_what_a_worker_speaks() {
         _ => b"HTTP/1.1 400 Bad Request\r\n\r\n",
     });
     let (http1, h2c, polite, silent) = tokio::join!(http1, h2c, polite, worker_that(|_| b""));
+    let old = worker_that(|_| b"HTTP/1.0 200 OK\r\n\r\n").await;
+    let to_come = worker_that(|_| b"HTTP/1.2 200 OK\r\n\r\n").await;
+    let redis = worker_that(|_| b"-ERR unknown command\r\n").await;
     let (authority, file) = (Authority::new("workers"), Written::new(""));
     let issued = authority.issue_for_localhost();
     let tls = WorkerTls { identity: &issued, client_ca: None, protocols: &["h2", "http/1.1"] };
@@ -430,6 +433,11 @@ async fn check_live_finds_what_a_worker_speaks() {
         (format!("h2c://{h2c}"), 0, "accepts connections, speaks HTTP/2"),
         (secure.https(), 0, "accepts connections, picks HTTP/2"),
         (format!("http://{silent}"), 0, "accepts connections, but answers neither"),
+        (format!("http://{old}"), 0, "accepts connections, speaks HTTP/1.0"),
+        (format!("h2c://{old}"), 1, "speaks HTTP/1.1 and not HTTP/2: write http://"),
+        (format!("http://{to_come}"), 1, "something that is neither HTTP/1.0, HTTP/1.1"),
+        (format!("http://{redis}"), 1, "something that is neither HTTP/1.0, HTTP/1.1"),
+        (format!("h2c://{redis}"), 1, "something that is neither HTTP/1.0, HTTP/1.1"),
         (format!("http://{h2c}"), 1, "speaks HTTP/2 only, as gRPC does: write h2c://"),
         (format!("h2c://{http1}"), 1, "speaks HTTP/1.1 and not HTTP/2: write http://"),
         (secure.https().replace("https", "http"), 1, "speaks TLS: write https://"),

@@ -225,11 +225,19 @@ fn reader_returns_all_bytes_before_the_first_violation_only() {
             let mut reader = StrictReader::new(Script::new(&bytes, &[3]), Progress::default());
             let mut read = Vec::new();
             let mut buffer = vec![0; room];
-            while let count @ 1.. = runtime.block_on(reader.read(&mut buffer)).unwrap() {
-                read.extend_from_slice(&buffer[..count]);
-            }
-            let end: &[u8] = if fine < bytes.len() { b"\0\n\r\n\r\n" } else { b"" };
+            let ended = loop {
+                match runtime.block_on(reader.read(&mut buffer)) {
+                    Ok(count @ 1..) => read.extend_from_slice(&buffer[..count]),
+                    ended => break ended,
+                }
+            };
+            let mut grammar = RequestGrammar::default();
+            grammar.read(&bytes[..fine]).unwrap();
+            let is_whole = fine == bytes.len();
+            let is_error = !is_whole && grammar.is_in_head();
+            let end: &[u8] = if is_whole || is_error { b"" } else { b"\0\n\r\n\r\n" };
             assert_eq!(read, [&bytes[..fine], end].concat(), "a line feed at {at}");
+            assert_eq!(ended.is_err(), is_error, "a line feed at {at}");
         }
     }
 }

@@ -9,7 +9,7 @@ pub enum GrammarError {
     /// The request line is not a method, a target and HTTP/1.0 or 1.1 with one space between them
     /// (section 3).
     #[error(
-        "a request line that is not a method, a target and HTTP/1.0 or 1.1, with one space between them"
+        "a request line that is not a method, a target and HTTP/1.0 or 1.1, with one space between them (byte 0x20 in a target has to be percent-encoded)"
     )]
     RequestLine,
     /// A target contains a control byte or `#` (section 3.2).

@@ -109,6 +109,11 @@ impl RequestGrammar {
         }
     }
 
+    /// Whether the head of a request has begun, and not only empty lines before it.
+    pub(crate) fn is_in_head(&self) -> bool {
+        !self.in_body && !matches!(self.state, State::Between | State::Blank | State::BlankLf)
+    }
+
     /// Whether the next byte is a body's own, rather than part of a chunk line or of trailers.
     #[cfg(test)]
     pub(crate) fn is_in_data(&self) -> bool {

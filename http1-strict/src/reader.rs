@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::error::{GrammarError, Violation};
 use crate::grammar::{RequestGrammar, Unfinished};
 
-/// The bytes that a reader returns in place of the first byte that the grammar does not allow.
-/// hyper accepts a NUL only in a chunk extension, and no line feed there, so it rejects the request
-/// in every state. The empty lines end a head, so hyper parses at once.
+/// The bytes that a reader returns in place of the first byte outside of a head that the grammar
+/// does not allow. hyper accepts a NUL only in a chunk extension, and no line feed there, so it
+/// rejects them in every state. The empty lines end a head, so hyper parses at once.
 const REJECTED: &[u8] = b"\0\n\r\n\r\n";
 
 /// How far the requests of one connection were read. Clones share one state with the connection's
@@ -30,6 +30,9 @@ enum Stage {
         why: GrammarError,
         /// The request whose body broke the grammar. `None` if a head did.
         in_body_of: Option<u64>,
+        is_in_head: bool,
+        /// Whether the reader has returned the error of a head.
+        is_returned: bool,
     },
     /// The connection has switched to another protocol.
     Switched,
@@ -48,6 +51,12 @@ impl Progress {
             Stage::Rejected { why, .. } => Some(*why),
             Stage::Reading(_) | Stage::Switched => None,
         }
+    }
+
+    /// Whether the [`StrictReader`] has returned its error: the requests before it were read, and its
+    /// own has no answer.
+    pub fn has_failed(&self) -> bool {
+        matches!(&*self.0.borrow(), Stage::Rejected { is_returned: true, .. })
     }
 
     /// Whether the body of this request broke the grammar.
@@ -86,10 +95,12 @@ impl Progress {
 /// An [`AsyncRead`] that returns the bytes of another one as long as they are requests by the
 /// grammar, with some bytes of targets percent-encoded.
 ///
-/// In place of the first byte that the grammar does not allow, it returns the six bytes
-/// `\0\n\r\n\r\n`, which hyper rejects in every place, then the end of the stream. So the server
-/// behind answers the requests before that byte, rejects the one with that byte (400), and closes.
-/// [`Progress::rejected`] returns the reason. Errors of the inner reader pass unchanged.
+/// In place of the first byte of a head that the grammar does not allow, it returns an error
+/// ([`InvalidData`](io::ErrorKind::InvalidData)). So the server behind answers the requests before
+/// that byte, and ends; hyper does so without an answer to the one with that byte. In place of such
+/// a byte of a body, or of one that begins no head, it returns the six bytes `\0\n\r\n\r\n`, which
+/// hyper rejects in every place, then the end of the stream. [`Progress::rejected`] returns the reason. Errors of the inner reader pass
+/// unchanged.
 ///
 /// Writes do not pass through it: join it with the writing half (`tokio::io::join`). One reader
 /// serves one connection.
@@ -102,8 +113,8 @@ impl Progress {
 /// let progress = Progress::default();
 /// let mut reader = StrictReader::new(&b"GET / HTTP/1.1\nHost: a\n\n"[..], progress.clone());
 /// let mut read = Vec::new();
-/// reader.read_to_end(&mut read).await?;
-/// assert!(read.starts_with(b"GET / HTTP/1.1\0"));
+/// assert!(reader.read_to_end(&mut read).await.is_err());
+/// assert_eq!(read, b"GET / HTTP/1.1");
 /// assert_eq!(progress.rejected(), Some(GrammarError::LineEnd));
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
@@ -140,7 +151,11 @@ impl<R: AsyncRead + Unpin> AsyncRead for StrictReader<R> {
         let mut stage = progress.0.borrow_mut();
         let grammar = match &mut *stage {
             Stage::Reading(grammar) => grammar,
-            Stage::Rejected { .. } => return Poll::Ready(Ok(())),
+            Stage::Rejected { is_in_head: false, .. } => return Poll::Ready(Ok(())),
+            Stage::Rejected { why, is_returned, .. } => {
+                *is_returned = true;
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, *why)));
+            }
             Stage::Switched => return Poll::Pending,
         };
         let start = buffer.filled().len();
@@ -153,12 +168,20 @@ impl<R: AsyncRead + Unpin> AsyncRead for StrictReader<R> {
         }
         let fine = violation.map_or(bytes.len(), |violation| violation.offset);
         *left = encoded(before, bytes.get(..fine).unwrap_or_default());
+        buffer.set_filled(start);
         if let Some(Violation { error: why, .. }) = violation {
             let in_body_of = grammar.is_in_body().then(|| grammar.heads());
-            left.extend_from_slice(REJECTED);
-            *stage = Stage::Rejected { why, in_body_of };
+            let is_in_head = grammar.is_in_head();
+            // A read that returns nothing would be the end of the stream.
+            let is_returned = is_in_head && left.is_empty();
+            *stage = Stage::Rejected { why, in_body_of, is_in_head, is_returned };
+            if is_returned {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+            }
+            if !is_in_head {
+                left.extend_from_slice(REJECTED);
+            }
         }
-        buffer.set_filled(start);
         put(left, buffer);
         Poll::Ready(Ok(()))
     }

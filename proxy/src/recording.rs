@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use fencepost_fence::claim::Claim;
 use fencepost_locks::TrackedLock;
 use fencepost_policy::{FenceToken, LockKey, Rejection, Revision};
@@ -18,7 +19,7 @@ use crate::metrics::Counted;
 use crate::observe::record::whole_millis;
 use crate::observe::text::{shown_host, shown_method, shown_owner, shown_path, shown_peer};
 use crate::observe::{Decision, Outcome, RouteLabel};
-use crate::refusal::{Failure, Refusal};
+use crate::refusal::{AnswerForm, Failure, Refusal};
 use crate::request_context::RequestContext;
 use crate::server::{ClientAddress, UnreadHead};
 use crate::upstream::ResponseBody;
@@ -71,9 +72,14 @@ impl<'a> Subject<'a> {
 impl RequestContext {
     /// Records why the worker did not answer, or was not asked, and writes the client's answer.
     pub fn fail(&self, failure: Failure) -> Answer {
+        self.fail_for(failure, None)
+    }
+
+    /// Like [`fail`](Self::fail), with a reason that the client is told.
+    pub fn fail_for(&self, failure: Failure, why: Option<&str>) -> Answer {
         self.metrics().failed(failure);
         self.about.note_failure(failure);
-        boxed(|| failure.answer(self.form).map(ResponseBody::Whole))
+        boxed(|| failure.answer_for(self.form, why).map(ResponseBody::Whole))
     }
 
     /// The answer to a request that made us panic.
@@ -222,8 +228,8 @@ impl RequestContext {
 
 impl ThreadShare {
     /// Counts a request over HTTP/1 whose head could not be read, and writes it to the log, at a
-    /// bounded rate: it has neither a route nor a line in the access log.
-    pub fn note_unread_head(&self, client: ClientAddress, why: UnreadHead) {
+    /// bounded rate: it has neither a route nor a line in the access log. Returns its answer.
+    pub fn note_unread_head(&self, client: ClientAddress, why: UnreadHead) -> Response<Bytes> {
         let failure = match why {
             UnreadHead::TooLarge => Failure::LargeHead,
             UnreadHead::Unclear(_) | UnreadHead::Unknown | UnreadHead::Unexpected(_) => {
@@ -234,6 +240,7 @@ impl ThreadShare {
         if let Some(left_out) = self.generation.process.log.admits_unread_head(Instant::now()) {
             tracing::info!(failure = failure.code(), %client, %why, left_out, "a request could not be read");
         }
+        failure.answer_for(AnswerForm::Problem, Some(&format!("The request has {why}.")))
     }
 }
 

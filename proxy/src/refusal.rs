@@ -70,6 +70,8 @@ struct Facts {
     status: u16,
     grpc_status: u8,
     title: &'static str,
+    /// What the client can do, where the title does not say it.
+    advice: Option<&'static str>,
     may_be_on_a_route: bool,
     /// Whether something of the request may have been forwarded.
     may_be_sent: bool,
@@ -78,7 +80,12 @@ struct Facts {
 impl Facts {
     /// A failure on a route, before anything was forwarded.
     const fn new(code: &'static str, status: u16, grpc_status: u8, title: &'static str) -> Facts {
-        Facts { code, status, grpc_status, title, may_be_on_a_route: true, may_be_sent: false }
+        let (advice, may_be_on_a_route, may_be_sent) = (None, true, false);
+        Facts { code, status, grpc_status, title, advice, may_be_on_a_route, may_be_sent }
+    }
+
+    const fn advising(self, advice: &'static str) -> Facts {
+        Facts { advice: Some(advice), ..self }
     }
 
     /// A failure before a route is known.
@@ -145,7 +152,9 @@ impl Failure {
             .unrouted(),
             Failure::Expectation => {
                 let title = "What it expects cannot be met";
-                Facts::new("expectation-failed", 417, grpc::INVALID_ARGUMENT, title).unrouted()
+                Facts::new("expectation-failed", 417, grpc::INVALID_ARGUMENT, title)
+                    .unrouted()
+                    .advising("Send it without Expect, or with Expect: 100-continue.")
             }
             Failure::LargeHead => {
                 let title = "The request has too many header fields";
@@ -248,16 +257,25 @@ impl Failure {
     /// The answer: a problem document like a refusal's, but without `Fence-Reason`, since it is no
     /// verdict.
     pub fn answer(self, form: AnswerForm) -> Response<Bytes> {
-        let Facts { code, status: number, grpc_status, title, may_be_sent, .. } = self.facts();
+        self.answer_for(form, None)
+    }
+
+    /// The answer with a reason, or else with what the client can do.
+    pub fn answer_for(self, form: AnswerForm, why: Option<&str>) -> Response<Bytes> {
+        let Facts { code, status: number, grpc_status, title, advice, may_be_sent, .. } =
+            self.facts();
         let status = StatusCode::from_u16(number).expect("a failure has a status of HTTP");
         let forwarded = if may_be_sent { r#""unknown""# } else { "false" };
+        let detail = why.or(advice).map_or_else(String::new, |detail| {
+            format!(r#""detail":{},"#, serde_json::Value::from(detail))
+        });
         let mut response = match form {
             AnswerForm::Grpc(kind) => grpc_answer(kind, grpc_status, code),
             AnswerForm::HeadOnly => problem_answer(status, Bytes::new()),
             AnswerForm::Problem => problem_answer(
                 status,
                 Bytes::from(format!(
-                    r#"{{"type":"urn:fencepost:failure:{code}","title":"{title}","status":{number},"failure":"{code}","forwarded":{forwarded}}}"#
+                    r#"{{"type":"urn:fencepost:failure:{code}","title":"{title}","status":{number},{detail}"failure":"{code}","forwarded":{forwarded}}}"#
                 )),
             ),
         };

@@ -2,7 +2,10 @@
 //! sends is read for a while. Closed at once, the connection would be reset, and the last response
 //! lost.
 
+use bytes::Bytes;
 use fencepost_fence::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::connection::Connection;
@@ -11,6 +14,22 @@ use crate::wire::Socket;
 
 /// HTTP/2's GOAWAY with ENHANCE_YOUR_CALM; any stream may have been looked at.
 pub(super) const CALM_DOWN: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0b";
+
+/// A response as the last of an HTTP/1 connection. Its status is 400.
+pub(super) fn last_answer(response: &Response<Bytes>) -> Vec<u8> {
+    let mut bytes = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n".to_vec();
+    let length = HeaderValue::from(response.body().len());
+    let fields = response.headers().iter().filter(|(name, _)| *name != CONTENT_LENGTH);
+    for (name, value) in fields.chain([(&CONTENT_LENGTH, &length)]) {
+        bytes.extend_from_slice(name.as_str().as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(response.body());
+    bytes
+}
 
 /// Whether the client has sent, or may send, what is not read any more. `read_on` is what was read
 /// behind the last request.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::{Request, Response};
@@ -47,14 +48,14 @@ pub struct ThreadService<S> {
 impl<S> ThreadService<S> {
     /// Answers requests by `service`.
     pub fn new(service: S) -> ThreadService<S> {
-        ThreadService { service, on_unread_head: Box::new(|_, _| {}) }
+        ThreadService { service, on_unread_head: Box::new(|_, _| Response::default()) }
     }
 
     /// Calls `tell` for requests that the service never sees, because their heads could not be
-    /// read.
+    /// read. It returns the answer.
     pub fn on_unread_head(
         mut self,
-        tell: impl Fn(ClientAddress, UnreadHead) + 'static,
+        tell: impl Fn(ClientAddress, UnreadHead) -> Response<Bytes> + 'static,
     ) -> ThreadService<S> {
         self.on_unread_head = Box::new(tell);
         self

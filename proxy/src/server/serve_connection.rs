@@ -93,8 +93,9 @@ async fn open(accepted: Accepted, thread: &Thread) -> Option<Opened> {
     if sender.has_proxy_header()
         && let Err(why) = sender.take_proxy_header(&mut transport).await
     {
-        why.into_iter()
-            .for_each(|why| (thread.on_unread_head)(client, UnreadHead::Unexpected(why)));
+        if let Some(why) = why {
+            (thread.on_unread_head)(client, UnreadHead::Unexpected(why));
+        }
         return None;
     }
     if sender.address != client && !slot.rename(sender.address, sender.is_trusted) {
@@ -144,13 +145,19 @@ where
         drive(&mut serving, http1::Connection::graceful_shutdown, &opened, &thread, Stage::Closing)
             .await;
     let rejected = connection.progress.rejected();
+    // hyper answers what it cannot read itself.
+    let has_failed = connection.progress.has_failed();
+    let end = if has_failed { End::UnreadHead { is_too_large: false } } else { end };
+    let mut last_word = Vec::new();
     if let End::UnreadHead { is_too_large } = end {
         let unclear = rejected.map_or(UnreadHead::Unknown, UnreadHead::Unclear);
         let unclear = connection.unexpected().map_or(unclear, UnreadHead::Unexpected);
-        (thread.on_unread_head)(
-            connection.address(),
-            if is_too_large { UnreadHead::TooLarge } else { unclear },
-        );
+        let why = if is_too_large { UnreadHead::TooLarge } else { unclear };
+        let answer = (thread.on_unread_head)(connection.address(), why);
+        // hyper reads a head once the response before it is written.
+        if has_failed && !connection.socket.is_write_blocked() {
+            last_word = lingering_close::last_answer(&answer);
+        }
     } else if let Some(why) = rejected {
         // A body that could not be read is its request's affair.
         tracing::debug!(client = %connection.address(), %why, "a request could not be read");
@@ -167,7 +174,7 @@ where
         }
         End::UnreadHead { .. } => {
             drop(serving);
-            Box::pin(lingering_close::with_client(connection, &[])).await;
+            Box::pin(lingering_close::with_client(connection, &last_word)).await;
         }
         End::Overstayed | End::Dropped => {}
     }

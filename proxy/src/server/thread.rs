@@ -5,6 +5,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use bytes::Bytes;
+use http::Response;
 use http1_strict::GrammarError;
 
 use super::client::ClientAddress;
@@ -27,8 +29,7 @@ pub(super) enum Stage {
     Cut,
 }
 
-/// Why the head of a request over HTTP/1 was not read. hyper has answered the client and ended the
-/// connection; or why a connection never came so far.
+/// Why the head of a request over HTTP/1 was not read; or why a connection never came so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadHead {
     /// It is longer than a head may be, or has more fields: 431.
@@ -45,8 +46,9 @@ pub enum UnreadHead {
     Unexpected(Unexpected),
 }
 
-/// Called for each request over HTTP/1 whose head was not read.
-pub(super) type OnUnreadHead = Box<dyn Fn(ClientAddress, UnreadHead)>;
+/// Called for each request over HTTP/1 whose head was not read. Returns the answer for clients that
+/// hyper has given none.
+pub(super) type OnUnreadHead = Box<dyn Fn(ClientAddress, UnreadHead) -> Response<Bytes>>;
 
 /// What the connections of one worker thread share.
 pub(super) struct Thread {

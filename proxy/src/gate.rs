@@ -128,6 +128,7 @@ async fn send(
             }
             Err(
                 error @ (SendError::NoAnswer { .. }
+                | SendError::Unreadable(_)
                 | SendError::Coded
                 | SendError::Timeout
                 | SendError::Body(_)),
@@ -259,9 +260,7 @@ impl RequestContext {
             SendError::Body(BodyFault::Large) => Failure::LargeBodyCut,
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => Failure::Declined,
             SendError::Coded => Failure::CodedAnswer,
-            SendError::NoAnswer { source: Some(error), .. } if error.is_parse() => {
-                Failure::UnreadableAnswer
-            }
+            SendError::Unreadable(_) => Failure::UnreadableAnswer,
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. }
             | SendError::Unsent { .. } => Failure::NoAnswer,
         };
@@ -270,7 +269,8 @@ impl RequestContext {
         let is_the_workers =
             !matches!(error, SendError::Body(_) | SendError::NoAnswer { source: None, .. });
         self.log_failure(failure, error, is_the_workers);
-        self.fail(failure)
+        let why = if let SendError::Unreadable(why) = error { Some(why.as_str()) } else { None };
+        self.fail_for(failure, why)
     }
 
     fn log_failure(

@@ -199,6 +199,9 @@ impl Failure {
                 400,
                 grpc::INVALID_ARGUMENT,
                 "The request's target is not a resource",
+            )
+            .advising(
+                "Send a path, or a URL of the host in Host. Send Host once, with a valid name. * is for OPTIONS.",
             ),
             Failure::TooManyRequests => {
                 let title = "The client has too many requests under way";

@@ -83,10 +83,6 @@ pub enum SendError<P> {
     /// It was sent, and the connection was lost before an answer.
     #[error("{}", match (.forwarded, .source) {
         (Forwarded::No, _) => "the upstream refused the request",
-        (Forwarded::Unknown, Some(error)) if error.is_parse_too_large() => {
-            "the upstream's answer has more than limits.upstream_headers_max fields, or too long ones"
-        }
-        (Forwarded::Unknown, Some(error)) if error.is_parse() => "the upstream's answer cannot be read",
         (Forwarded::Unknown, _) => "the upstream connection was lost",
     })]
     NoAnswer {
@@ -96,6 +92,9 @@ pub enum SendError<P> {
         /// request was cut because its tenure had ended.
         source: Option<hyper::Error>,
     },
+    /// It was sent, and the head of the answer cannot be read, for this reason.
+    #[error("the upstream's answer cannot be read: {0}")]
+    Unreadable(String),
     /// The rest of its body will not come, for what its client did. The worker never has the whole;
     /// the permit learns of it.
     #[error("{}", match .0 {

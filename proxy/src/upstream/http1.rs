@@ -128,6 +128,11 @@ impl Http1 {
         self.read_before_head.set(None);
     }
 
+    /// What hyper has read and not used, once it has ended.
+    pub(super) async fn unread(&mut self) -> Bytes {
+        (&mut self.driver).await.unwrap_or_default()
+    }
+
     /// Whether it was kept after an earlier request, and has brought nothing for this one.
     pub(super) fn was_closed_while_kept(&self) -> bool {
         self.idle_since > self.opened
@@ -179,8 +184,7 @@ impl Http1 {
 
     /// The socket and what was read of it beyond HTTP, once hyper has left it after a `101`.
     pub(super) async fn leave_http(&mut self) -> (Socket, Bytes) {
-        let read_beyond = (&mut self.driver).await.unwrap_or_default();
-        (self.socket.clone(), read_beyond)
+        (self.socket.clone(), self.unread().await)
     }
 }
 

@@ -371,6 +371,13 @@ pub(super) fn complains(error: &hyper::Error) -> bool {
     of_h2(error).is_some_and(|error| error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM))
 }
 
+/// Whether the worker's response breaks a rule of HTTP/2, or its head is too long.
+pub(super) fn is_unreadable(error: &hyper::Error) -> bool {
+    of_h2(error).is_some_and(|error| {
+        error.is_reset() && error.is_library() && error.reason() == Some(h2::Reason::PROTOCOL_ERROR)
+    })
+}
+
 fn of_h2(error: &hyper::Error) -> Option<&h2::Error> {
     std::error::Error::source(error)?.downcast_ref()
 }

@@ -36,6 +36,7 @@ mod target;
 mod tenure;
 mod tls_failure;
 mod turns;
+mod unread_response;
 mod upload;
 mod websocket;
 

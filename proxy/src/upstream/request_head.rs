@@ -72,10 +72,8 @@ pub fn outgoing_request(
     if takes_trailers {
         headers.insert(header::TE, TRAILERS);
     }
-    // We answer the expectation ourselves, by reading the body.
-    if fields::has_token(headers, &header::EXPECT, b"100-continue") {
-        headers.remove(header::EXPECT);
-    }
+    // We answer the expectation ourselves, by reading the body. Other expectations were refused.
+    headers.remove(header::EXPECT);
     frame_anew(&head.method, headers, &body);
     if client.protocol() == Protocol::Http2 {
         join_cookies(headers);

@@ -66,10 +66,11 @@ pub(super) fn is_coded(headers: &HeaderMap) -> bool {
     !codings(headers).all(|coding| is_identity(coding) || is_chunked(coding) && ends_in_chunks)
 }
 
-/// The length of a body beside which `Transfer-Encoding` names no coding but `identity`. hyper would
-/// read such a body to the end of its connection.
+/// The length of a body beside which `Transfer-Encoding` names no coding but `identity`, or none.
+/// hyper would read such a body to the end of its connection.
 pub(super) fn length_beside_identity(headers: &HeaderMap) -> Option<u64> {
-    let is_plain = codings(headers).next().is_some() && codings(headers).all(is_identity);
+    let is_plain =
+        headers.contains_key(header::TRANSFER_ENCODING) && codings(headers).all(is_identity);
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let length = lengths.next().filter(|length| is_plain && is_number(length.as_bytes()))?;
     if lengths.next().is_some() {

@@ -89,6 +89,7 @@ const CASES: &[(&str, &str, Fate)] = &[
     ("chunks within no coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
     ("chunks named in two lines", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: Chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Left("hello")),
     ("no coding and a length", "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello{F}", Left("hello")),
+    ("a coding without a name and a length", "HTTP/1.1 200 OK\r\nTransfer-Encoding: \r\nContent-Length: 5\r\n\r\nhello{F}", Left("hello")),
     ("no coding and no body", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nTransfer-Encoding: identity\r\n\r\n{F}", Left("")),
     ("no coding and less than the length", "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 500\r\n\r\nhello", CutShort),
     ("chunks of an old version", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
@@ -270,9 +271,11 @@ fn an_unreadable_answer_is_refused_at_once_with_its_field() {
     let token = scene.hold("a");
     for (answer, named) in [
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "Transfer-Encoding"),
-        ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "The head of"),
-        ("HTTP/1.2 200 OK\r\nContent-Length: 0\r\n\r\n", "The head of"),
-        ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "The head of"),
+        ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "transfer-encoding"),
+        ("HTTP/1.2 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.2 200 OK"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "content-length"),
+        ("HTTP/1.1 200 OK\r\nX Y: b\r\nContent-Length: 0\r\n\r\n", "the field name \\\"X Y"),
+        ("HTTP/1.1 200 OK\r\nX-A: b\x01\r\nContent-Length: 0\r\n\r\n", "the field \\\"X-A"),
     ] {
         let mut client = scene.get(&token);
         let mut peer = scene.worker.next();
@@ -282,5 +285,39 @@ fn an_unreadable_answer_is_refused_at_once_with_its_field() {
         let body = String::from_utf8(body).unwrap();
         assert!(head.starts_with("HTTP/1.1 502 ") && body.contains("worker-unreadable"), "{body}");
         assert!(body.contains(named), "{answer}: {body}");
+    }
+}
+
+/// The answer has ended where its connection has, and where its length has come.
+#[test]
+fn an_unreadable_answer_that_has_ended_is_no_orphan() {
+    let many: String = (0..150).map(|number| format!("X-{number}: x\r\n")).collect();
+    let framed = |length| format!("HTTP/1.1 200 OK\r\n{many}Content-Length: {length}\r\n\r\nhello");
+    for (answer, closes, ending) in [
+        (
+            "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_owned(),
+            true,
+            Ending::Complete,
+        ),
+        ("HTTP/1.1 200 OK\r\nX Y: b\r\n\r\nhello".to_owned(), true, Ending::Complete),
+        ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\n\r\nhello".to_owned(), false, Ending::Complete),
+        (framed(5), false, Ending::Complete),
+        (framed(6), false, Ending::Reset),
+        ("HTTP/1.1 200 OK\r\nX Y: b\r\n\r\nhello".to_owned(), false, Ending::Reset),
+    ] {
+        let said = answer.clone();
+        let address = Worker::scripted(move |mut peer: Peer| {
+            while peer.next_request().is_some() {
+                peer.send(&said);
+                if closes {
+                    return;
+                }
+            }
+        });
+        let proxy = Proxy::before(address);
+        let (head, _) = proxy.client().get("/");
+        assert!(head.starts_with("HTTP/1.1 502 "), "{answer}: {head}");
+        let events = proxy.wait_for_events(2);
+        assert_eq!(events, [Event::Overdue, Event::Finished(ending)], "{answer}");
     }
 }

@@ -15,21 +15,25 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use scopeguard::ScopeGuard;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{AtWorker, Client, Event, Sent};
 use crate::upstream::error::{Forwarded, ResponseBodyError, SendError};
 use crate::upstream::fields::{self, KeptFields};
 use crate::upstream::handed_over::Outgoing;
 use crate::upstream::here::Here;
-use crate::upstream::http2::{BLOCKED_MAX, complains, was_refused};
+use crate::upstream::http2::{BLOCKED_MAX, complains, is_unreadable, was_refused};
 use crate::upstream::link::Link;
 use crate::upstream::permit::{Admitted, Ending, Permit};
 use crate::upstream::relay::{Reading, Relay};
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::response_body::ResponseBody;
 use crate::upstream::response_head;
+use crate::upstream::unread_response::UnreadResponse;
 use crate::upstream::upload::Broken;
+
+/// How long a response whose head cannot be read is read on. It keeps its connection for so long.
+const READ_ON_MAX: Duration = Duration::from_secs(1);
 
 /// How far a client may be behind a response whose tenure has ended.
 const BEHIND_BYTES_MAX: usize = 256 * 1024;
@@ -93,6 +97,11 @@ impl<P: Permit> AtWorker<P> {
                 (ResponseBodyError::Unfinished(fault).into(), Ending::BodyCut)
             }
             (None, Some(Broken::Cut)) => (ResponseBodyError::Sealed.into(), Ending::BodyCut),
+            (None, None) if error.is_parse() => return self.unreadable(error).await,
+            (None, None) if is_unreadable(&error) => {
+                let why = "it breaks a rule of HTTP/2, or its head has more than 80 KiB";
+                (SendError::Unreadable(why.to_owned()), self.loss())
+            }
             (None, None) if !refused => (ResponseBodyError::Lost(Some(error)).into(), self.loss()),
             // Nothing was sent, and nothing is left to be sent whole. Or the worker has not looked
             // at it and never will, but a streamed body can't be sent again.
@@ -103,6 +112,28 @@ impl<P: Permit> AtWorker<P> {
             }
         };
         self.client.take().fail(why);
+        self.end(ending).await;
+    }
+
+    /// The head of the response cannot be read. The client is told at once, and the response is read
+    /// on for a while: the worker is done with the request where that ends.
+    async fn unreadable(mut self: Box<Self>, error: hyper::Error) {
+        let Link::Http1(connection) = &mut self.link else {
+            let ending = self.loss();
+            self.client.end(ResponseBodyError::Lost(Some(error)));
+            return self.end(ending).await;
+        };
+        let response = UnreadResponse::new(&error, connection.unread().await);
+        let socket = connection.socket().clone();
+        self.client.take().fail(SendError::Unreadable(response.why().to_owned()));
+        if self.is_upload() || !self.handed_over.is_written() {
+            let ending = self.loss();
+            return self.end(ending).await;
+        }
+        self.note_client_has_left();
+        self.lose(Ending::Reset);
+        let has_ended = timeout(READ_ON_MAX, response.has_ended(socket)).await;
+        let ending = if has_ended == Ok(true) { Ending::Complete } else { Ending::Reset };
         self.end(ending).await;
     }
 

@@ -83,9 +83,15 @@ impl Drop for Log {
 }
 
 /// Whether a line may be written, whatever the filter says. Libraries follow what passes through
-/// them, frame by frame, and what of it they show is theirs to change with any version.
+/// them, frame by frame, and what of it they show is theirs to change with any version. rustls warns
+/// of what any client may send, as often as it comes.
 fn tells_no_secret(line: &Metadata<'_>) -> bool {
-    *line.level() <= Level::INFO || line.target().starts_with("fencepost")
+    let level_max = match line.target() {
+        target if target.starts_with("fencepost") => return true,
+        target if target.starts_with("rustls") => Level::ERROR,
+        _ => Level::INFO,
+    };
+    *line.level() <= level_max
 }
 
 impl LogControl {
@@ -113,5 +119,25 @@ impl LogControl {
 impl fmt::Debug for LogControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LogControl").field(&self.filter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_libraries_are_left_out_by_target() {
+        let registry = tracing_subscriber::registry().with(filter_fn(tells_no_secret));
+        tracing::subscriber::with_default(registry, || {
+            let written = [
+                tracing::enabled!(target: "fencepost::gate", Level::TRACE),
+                tracing::enabled!(target: "hyper::proto", Level::INFO),
+                tracing::enabled!(target: "hyper::proto", Level::DEBUG),
+                tracing::enabled!(target: "rustls::msgs", Level::ERROR),
+                tracing::enabled!(target: "rustls::msgs", Level::WARN),
+            ];
+            assert_eq!(written, [true, true, false, true, false]);
+        });
     }
 }

@@ -113,6 +113,7 @@ impl Origin {
                 let host = host.map_or(String::new(), |host| format!(";host=\"{host}\""));
                 let element = format!("for={client}{host};proto={scheme}");
                 let element = HeaderValue::try_from(element).expect("a host is visible ASCII");
+                remove_open_quotes(headers);
                 append(headers, FORWARDED, &element);
             }
         }
@@ -227,6 +228,25 @@ fn remove_others(headers: &mut HeaderMap, believed: Option<ForwardedFields>) {
     let others: Vec<HeaderName> = headers.keys().filter(is_other).cloned().collect();
     for name in others {
         headers.remove(name);
+    }
+}
+
+/// Removes lines of `Forwarded` whose quotes do not end: joined with the lines behind them, they
+/// would hide those from the worker.
+fn remove_open_quotes(headers: &mut HeaderMap) {
+    let is_open = |line: &HeaderValue| {
+        let mut is_literal = false;
+        line.as_bytes().iter().fold(false, |is_quoted, byte| {
+            let was_literal = std::mem::replace(&mut is_literal, false);
+            is_literal = is_quoted && !was_literal && *byte == b'\\';
+            is_quoted != (*byte == b'"' && !was_literal)
+        })
+    };
+    if headers.get_all(FORWARDED).iter().any(is_open) {
+        let lines: Vec<HeaderValue> =
+            headers.get_all(FORWARDED).iter().filter(|line| !is_open(line)).cloned().collect();
+        headers.remove(FORWARDED);
+        lines.into_iter().for_each(|line| _ = headers.append(FORWARDED, line));
     }
 }
 

@@ -246,9 +246,11 @@ impl Pool {
     }
 
     /// A kept connection ended under a request of which the worker has said nothing. Where that
-    /// happens again, the log names the settings that help.
-    pub(super) fn lost_while_kept(&self) {
-        if !self.is_news("kept") && self.is_news("kept again") {
+    /// happens again, to one that was opened since and so not by the same restart, the log names the
+    /// settings that help.
+    pub(super) fn lost_while_kept(&self, opened: Instant) {
+        let is_again = self.shared.has_told_before("kept", opened);
+        if !self.is_news("kept") && is_again && self.is_news("kept again") {
             let upstream = &self.upstream().address;
             tracing::warn!(%upstream, "the worker closes kept connections without Connection: close, \
                 and requests that meet the end are lost: set upstream_keepalive = false on its routes, \
@@ -527,6 +529,11 @@ impl Shared {
             told.push((what.to_owned(), now));
         }
         is_news
+    }
+
+    /// Whether [`is_news`](Self::is_news) was asked of that before then, and not long before.
+    fn has_told_before(&self, what: &str, then: Instant) -> bool {
+        self.told.borrow().iter().any(|(said, at)| said == what && *at <= then)
     }
 
     /// Says in the log that there is no TLS, and why: it will stay so until somebody does something

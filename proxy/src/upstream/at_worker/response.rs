@@ -78,8 +78,10 @@ impl<P: Permit> AtWorker<P> {
             error.take_message().map(|request| Box::new(request.map(Outgoing::into_body)));
         let error = error.into_error();
         self.pool.lost(self.link.socket());
-        if matches!(&self.link, Link::Http1(connection) if connection.was_closed_while_kept()) {
-            self.pool.lost_while_kept();
+        if let Link::Http1(connection) = &self.link
+            && connection.was_closed_while_kept()
+        {
+            self.pool.lost_while_kept(connection.opened);
         }
         let broken = self.upload.as_ref().and_then(|upload| upload.broken());
         self.note_complaint(&error);

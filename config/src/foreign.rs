@@ -114,6 +114,7 @@ const FOREIGN: &[(&[&str], &str)] = &[
         &["host_header", "preserve_host", "pass_host_header", "host_rewrite", "rewrite_host"],
         "the nearest is upstream_host of a [[route]]; without it the worker gets the client's",
     ),
+    (&["tls", "ssl"], "the nearest is upstream_tls of a [[route]], or tls of a [[listener]]"),
     (&["keepalive"], "the nearest is upstream_keepalive of a [[route]]"),
     (
         &["buffering", "proxy_buffering", "proxy_request_buffering", "flush_interval"],

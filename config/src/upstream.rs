@@ -191,8 +191,18 @@ pub(crate) fn parse_url(text: &str) -> Result<(UpstreamAddress, Scheme), String>
         Some(port) => format!("127.0.0.1:{port}"),
         None => text.to_owned(),
     };
-    if let Ok(host_port) = HostPort::parse(&host_port) {
-        problem += &format!(": write \"http://{host_port}\"");
+    let foreign = text.split_once("://").and_then(|(written, rest)| {
+        let scheme = match written {
+            "ws" | "tcp" | "http1" => "http",
+            "h2" | "http2" | "grpc" => "h2c",
+            "wss" | "tls" | "grpcs" => "https",
+            _ => return None,
+        };
+        Some((scheme, HostPort::parse(rest).ok()?))
+    });
+    let bare = HostPort::parse(&host_port).ok().map(|host_port| ("http", host_port));
+    if let Some((scheme, host_port)) = foreign.or(bare) {
+        problem += &format!(": write \"{scheme}://{host_port}\"");
     }
     Err(problem)
 }

@@ -63,8 +63,8 @@ impl Flags {
                 None => text("threads", &self.threads),
             },
             text("admin.listen", &self.admin),
-            self.listen.iter().map(listener).collect(),
             text("group.name", &self.group),
+            self.listen.iter().map(listener).collect(),
             format!("[source.main]\nkind = \"etcd\"\nendpoints = [{}]\n", endpoints.join(", ")),
             "[[route]]\nname = \"default\"\npath = \"/\"\n".to_owned(),
             text("upstream", &self.upstream),
@@ -108,6 +108,7 @@ mod tests {
         let file = r#"
             threads = 2
             admin = { listen = "off" }
+            group = { name = "shards" }
             listener = [{ address = "127.0.0.1:8080" }]
             source.main = { kind = "etcd", endpoints = ["http://127.0.0.1:2379"] }
             [[route]]
@@ -121,6 +122,7 @@ mod tests {
         let flags = Flags {
             threads: Some("2".to_owned()),
             admin: Some("off".to_owned()),
+            group: Some("shards".to_owned()),
             freshness: Some("linearizable".to_owned()),
             max_age: Some("2s".to_owned()),
             layout: Some("mutex".to_owned()),

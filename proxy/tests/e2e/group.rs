@@ -191,17 +191,20 @@ async fn a_member_that_is_killed_is_waited_for_and_holders_in_use_are_not_held_u
     assert_eq!(answer.status, 200, "{}", answer.text());
     let new = pair.scene.store.hold(LOCK, "shard-2").await;
     let waiting = pair.start_at_other(Ask::post("/next").under(&new));
-    pair.until_other_waits().await;
-    let group = pair.other.admin_json("/group").await;
-    assert_eq!(group["asks"][0]["lock"], LOCK, "{group}");
-    assert_eq!(group["asks"][0]["waits_for"].as_array().unwrap().len(), 1, "{group}");
+    // Before the ask is written nobody knows who has to answer.
+    let ask = eventually("who is waited for", async || {
+        let group = pair.other.admin_json("/group").await;
+        group["asks"].get(0).filter(|ask| ask["waits_for"].is_array()).cloned()
+    })
+    .await;
+    assert_eq!(ask["lock"], LOCK, "{ask}");
+    assert_eq!(ask["waits_for"].as_array().unwrap().len(), 1, "{ask}");
     let answer = waiting.await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
     let waited = began(&pair, "/next") - killed;
-    // It had written its key up to a fifth of member_ttl before it was killed.
-    let least = MEMBER_TTL + ORPHAN_TIMEOUT - MEMBER_TTL / 5 - Duration::from_millis(100);
-    assert!(waited >= least, "{waited:?}");
-    assert!(waited < least + PATIENCE / 3, "{waited:?}");
+    // It had written its key no longer than two thirds of member_ttl before it let the last one in.
+    assert!(waited >= MEMBER_TTL / 3 + ORPHAN_TIMEOUT, "{waited:?}");
+    assert!(waited < MEMBER_TTL + ORPHAN_TIMEOUT + PATIENCE / 3, "{waited:?}");
     drop(held);
     pair.other.until_metric("fencepost_group_members{state=\"live\"}", 1.0).await;
     pair.scene.ledger.check(&pair.scene.worker);
@@ -233,9 +236,7 @@ async fn a_member_that_cannot_write_its_key_lets_nothing_in() {
     let tenure = pair.scene.store.hold(LOCK, "shard-1").await;
     pair.scene.admits("/before", &tenure).await;
     pair.scene.etcd.pause().await;
-    let stopped = Instant::now();
     let refused = until_refused(&pair.scene, &tenure).await;
-    assert!(stopped.elapsed() >= MEMBER_TTL * 2 / 3 - MEMBER_TTL / 5 - Duration::from_millis(200));
     assert!(refused.header("retry-after").is_some(), "{refused:?}");
     let readiness = pair.scene.fence.admin("GET", "/readyz").await;
     assert_eq!(readiness.status, 503, "{}", readiness.text());

@@ -202,7 +202,7 @@ impl From<Error> for Failure {
             }
             // Our own limit on the size of an answer.
             OUT_OF_RANGE => Failure::TooLarge,
-            // The limit of whoever stands between, in the words of gRPC's libraries.
+            // The limit of a client or proxy in between, in the words of gRPC's libraries.
             RESOURCE_EXHAUSTED if message.contains("larger than max") => Failure::TooLarge,
             // Also of a transaction that only reads, by 3.5.1 (etcd-io/etcd#13429). The member does
             // well.

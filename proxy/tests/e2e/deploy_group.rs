@@ -104,7 +104,7 @@ async fn holders_go_on_when_either_member_ends() {
     for _ in 0..20 {
         write().await;
     }
-    // The same file on the first machine again: its members differ by the process.
+    // A second process with the same file is another member, on the same machine too.
     let again = Member::start(&etcd, &worker).await;
     let (_haproxy, _scratch, port) = balance([&again, &left]).await;
     let balancer = Endpoint::Tcp(port.address());

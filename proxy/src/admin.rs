@@ -247,7 +247,7 @@ impl Admin {
         if let Some(group) = self.generation.group().filter(|group| !group.stands()) {
             let name = &group.options().name;
             let status = StatusCode::SERVICE_UNAVAILABLE;
-            text(status, format!("not ready: no touch with the other members of group {name}\n"))
+            text(status, format!("not ready: no contact with the other members of group {name}\n"))
         } else if waiting.is_empty() {
             text(StatusCode::OK, "ready\n".to_owned())
         } else {

@@ -90,7 +90,12 @@ fn snapshot() -> Snapshot {
         last: revision(HOLDS),
     };
     let as_of = revision(HOLDS + 1000);
-    Snapshot { layout: Layout::Key, as_of, holding: Holding::Held(tenure), waiters: Arc::from([]) }
+    Snapshot {
+        layout: Layout::Key,
+        as_of: Some(as_of),
+        holding: Holding::Held(tenure),
+        waiters: Arc::from([]),
+    }
 }
 
 fn judge_it(times: u64, presented: u64, expected: &str) {

@@ -30,6 +30,7 @@ mod members;
 mod queue;
 mod reading;
 mod record;
+mod records;
 mod registry;
 mod scope;
 mod shared;

@@ -13,6 +13,7 @@ mod first_to_connect;
 mod group;
 mod member;
 mod memory;
+mod record_store;
 mod store;
 mod sync;
 
@@ -33,6 +34,7 @@ pub use group::{
 };
 pub use member::{Member, MemberProblem};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
+pub use record_store::{Hint, READ_TOGETHER_MAX, RecordAnswer, RecordStore};
 pub use store::{
     Answerer, Event, KeyRange, KeyValue, LockStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
     StoreError, Swap, Swapped, Wanted, Watch, WatchNews,

@@ -11,11 +11,16 @@ fn held(layout: Layout, owner: &str, first: u64, last: u64) -> Snapshot {
         first: revision(first),
         last: revision(last),
     };
-    Snapshot { layout, as_of: revision(last), holding: Holding::Held(tenure), waiters: [].into() }
+    Snapshot {
+        layout,
+        as_of: Some(revision(last)),
+        holding: Holding::Held(tenure),
+        waiters: [].into(),
+    }
 }
 
 fn free(layout: Layout, as_of: u64) -> Snapshot {
-    Snapshot { layout, as_of: revision(as_of), holding: Holding::Free, waiters: [].into() }
+    Snapshot { layout, as_of: Some(revision(as_of)), holding: Holding::Free, waiters: [].into() }
 }
 
 fn enter(

@@ -161,7 +161,9 @@ pub fn judge<O: AsRef<[u8]>>(token: &FenceToken<O>, known: Known<'_>) -> Verdict
     };
     match &snapshot.holding {
         Holding::Unreadable => doubt(news, Rejection::Unverifiable),
-        Holding::Free if token.revision <= snapshot.as_of => Verdict::Reject(Rejection::NoOwner),
+        Holding::Free if Some(token.revision) <= snapshot.as_of => {
+            Verdict::Reject(Rejection::NoOwner)
+        }
         Holding::Free => doubt(news, Rejection::NoOwner),
         Holding::Held(tenure) => judge_held(token, snapshot, tenure, news),
     }
@@ -183,14 +185,14 @@ fn judge_held<O: AsRef<[u8]>>(
             Rejection::StaleTenure
         });
     }
-    if token.revision > snapshot.as_of {
+    if Some(token.revision) > snapshot.as_of {
         return doubt(news, Rejection::AheadOfStore);
     }
     let last = match snapshot.layout {
-        Layout::Key | Layout::Election => tenure.last,
+        Layout::Key | Layout::Election => Some(tenure.last),
         Layout::Mutex => snapshot.as_of, // Its holder may have been told any revision up to the present.
     };
-    if token.revision > last {
+    if Some(token.revision) > last {
         // Whoever waits may hold the lock by now; whoever neither held nor waited when that
         // revision was written never will.
         return if snapshot.waiters.iter().any(|waiter| waiter.created == token.revision) {
@@ -245,7 +247,7 @@ mod tests {
         };
         Snapshot {
             layout,
-            as_of: revision(as_of),
+            as_of: Some(revision(as_of)),
             holding,
             waiters: waiters.iter().map(waiter).collect(),
         }

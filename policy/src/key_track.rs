@@ -191,7 +191,7 @@ impl KeyTrack {
             (Some(Write { content: Content::Unreadable, .. }), _) => Holding::Unreadable,
             (_, _) => Holding::Free,
         };
-        Snapshot { layout: Layout::Key, as_of: self.as_of, holding, waiters: Arc::default() }
+        Snapshot { layout: Layout::Key, as_of: Some(self.as_of), holding, waiters: Arc::default() }
     }
 }
 

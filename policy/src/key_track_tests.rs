@@ -223,7 +223,8 @@ fn a_refusal_of_a_key_lock_stays_a_refusal_under_every_later_snapshot_and_admiss
                     refused |= matches!(verdict, Verdict::Reject(_));
                     if verdict == Verdict::Admit {
                         assert!(!refused, "{acts:?} {token:?} was refused before {snapshot:?}");
-                        let (holder, first, last) = history.tenure(snapshot.as_of.get()).unwrap();
+                        let (holder, first, last) =
+                            history.tenure(snapshot.as_of.unwrap().get()).unwrap();
                         assert!(holder == Owner::new([owner]) && (first..=last).contains(&at));
                     }
                 }

@@ -158,7 +158,12 @@ impl QueueTrack {
             None if is_tied => Holding::Unreadable,
             None => Holding::Free,
         };
-        Snapshot { layout: self.layout, as_of: self.as_of, holding, waiters: waiters.collect() }
+        Snapshot {
+            layout: self.layout,
+            as_of: Some(self.as_of),
+            holding,
+            waiters: waiters.collect(),
+        }
     }
 
     /// The revision at which one transaction has created two keys that are both first, if one has.

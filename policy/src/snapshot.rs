@@ -41,8 +41,9 @@ pub enum Holding {
 pub struct Snapshot {
     /// The layout the record was read by.
     pub layout: Layout,
-    /// The store revision this is exact for.
-    pub as_of: Revision,
+    /// The store revision this is exact for; `None` for a free lock of which it is not known that
+    /// any tenure ever had a revision.
+    pub as_of: Option<Revision>,
     /// Who held the lock then.
     pub holding: Holding,
     /// The contenders behind the holder, the oldest first. Contenders that are tied for the first

@@ -94,7 +94,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
             continue;
         };
         let described = lock.describe(Instant::now());
-        failures += usize::from(described.as_of.is_none() || described.problem.is_some());
+        failures += usize::from(described.age.is_none() || described.problem.is_some());
         print(format_args!("route {}: {}", route.name, lock_line(&described)))?;
         if let Some(store) = process.sources.etcd(lock.source())
             && let Some(hint) = layout_hint::hint(&store, &described).await
@@ -304,7 +304,7 @@ pub(crate) fn lock_line(lock: &LockDescription) -> String {
     if let Some(problem) = problem {
         return format!("lock {key} ({layout}): {problem}");
     }
-    let Some(as_of) = as_of else {
+    let Some(age) = age else {
         return format!("lock {key} ({layout}) could not be read");
     };
     let holder = match holder {
@@ -316,10 +316,11 @@ pub(crate) fn lock_line(lock: &LockDescription) -> String {
         }
         None => "free".to_owned(),
     };
-    let age = age.map_or_else(|| "unknown".to_owned(), |age| format!("{} ms", age.as_millis()));
+    let as_of = as_of.map_or_else(String::new, |as_of| format!("as of revision {as_of}, "));
     format!(
-        "lock {key} ({layout}) is {holder}; {} waiting; as of revision {as_of}, age {age}",
-        waiters.len()
+        "lock {key} ({layout}) is {holder}; {} waiting; {as_of}age {} ms",
+        waiters.len(),
+        age.as_millis()
     )
 }
 

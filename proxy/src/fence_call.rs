@@ -78,7 +78,7 @@ async fn close(context: &Rc<RequestContext>, headers: &mut HeaderMap) -> Result<
 /// the form that the route reads. Asking again would not help.
 fn unreadable(claim: &Claim, reason: Rejection) -> Option<String> {
     let (lock, view) = (&claim.lock, claim.lock.view());
-    let is_callers = view.snapshot().is_some_and(|known| known.as_of >= claim.token.revision);
+    let is_callers = view.snapshot().is_some_and(|known| known.as_of >= Some(claim.token.revision));
     if reason != Rejection::Unverifiable || lock.layout() != Layout::Key || !is_callers {
         return None;
     }

@@ -153,7 +153,7 @@ async fn look(sources: &LockSources, source: &str, key: &LockKey) -> Option<Stri
 /// What to look at, if there is something where another layout has its record. `None` too where
 /// that cannot be read, as may not be permitted.
 pub(crate) async fn hint(store: &impl LockStore, lock: &LockDescription) -> Option<String> {
-    let is_free = lock.as_of.is_some() && lock.holder.is_none() && lock.problem.is_none();
+    let is_free = lock.age.is_some() && lock.holder.is_none() && lock.problem.is_none();
     if !is_free || !lock.waiters.is_empty() {
         return None;
     }

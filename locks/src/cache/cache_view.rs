@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{FenceToken, Holding, Known, News, Snapshot, Tenure, Verdict};
+use fencepost_policy::{FenceToken, Holding, Known, News, Revision, Snapshot, Tenure, Verdict};
 use tokio::time::Instant;
 
 use super::trust::{Glance, WatchNumber, WatchState};
@@ -23,6 +23,9 @@ pub(crate) struct Published {
     pub(crate) problem: Option<Problem>,
     /// The newest watch of this lock that was up when a read was sent that is part of this.
     pub(crate) dated_in: Option<WatchNumber>,
+    /// The revision up to which nothing is believed of this lock, beside what is not of the whole
+    /// store.
+    pub(crate) distrusted_through: Option<Revision>,
 }
 
 /// When a request is judged, and by what measure.
@@ -145,7 +148,8 @@ impl CacheView {
     /// all that it had shown before has a token that was never given out in the history that is
     /// lost.
     fn is_distrusted(&self) -> bool {
-        let Some(through) = self.glance.distrusted_through else {
+        let own = self.published.distrusted_through;
+        let Some(through) = self.glance.distrusted_through.max(own) else {
             return false;
         };
         match self.snapshot().map(|snapshot| &snapshot.holding) {

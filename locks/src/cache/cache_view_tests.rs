@@ -23,10 +23,18 @@ fn up_since(number: u32) -> WatchState {
 fn published(start: Instant, dated: u32, dated_in: u32) -> Published {
     let tenure = Tenure { owner: Owner::new(*b"a"), first: revision(10), last: revision(10) };
     let (as_of, holding) = (revision(10), Holding::Held(tenure));
-    let snapshot = Snapshot { layout: Layout::Key, as_of, holding, waiters: [].into() };
+    let snapshot =
+        Snapshot { layout: Layout::Key, as_of: Some(as_of), holding, waiters: [].into() };
     let dated = Some(start + dated * SECOND);
     let dated_in = WatchNumber::new(dated_in);
-    Published { snapshot: Some(snapshot), dated, exists: true, problem: None, dated_in }
+    Published {
+        snapshot: Some(snapshot),
+        dated,
+        exists: true,
+        problem: None,
+        dated_in,
+        distrusted_through: None,
+    }
 }
 
 fn view(published: Published, watch: WatchState, distrusted: Option<u64>) -> CacheView {

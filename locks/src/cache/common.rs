@@ -212,6 +212,12 @@ impl Common {
         }
     }
 
+    /// The `first` revision of the tenure that was last let in under that lock, as far as that is
+    /// remembered.
+    pub(crate) fn let_in_before(&self, lock: &LockKey, layout: Layout) -> Option<Revision> {
+        self.memory.as_ref()?.of(lock, layout)?.tenure
+    }
+
     /// The gate of a lock that is tracked from now on. With a memory its tenures are recorded
     /// before they enter.
     pub(crate) fn new_gate(&self, lock: &LockKey, layout: Layout) -> Gate {
@@ -285,7 +291,7 @@ impl Common {
 
     /// Has a later process know that the store went back.
     pub(crate) fn remember_distrust(&self) {
-        let (memory, through) = (self.memory.iter(), self.trust.distrusted_through());
+        let (memory, through) = (self.memory.iter(), self.trust.all_distrusted_through());
         memory.zip(through).for_each(|(memory, through)| memory.distrust(through));
     }
 

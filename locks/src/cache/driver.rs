@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_policy::Walk;
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -12,6 +13,8 @@ use tokio::sync::Mutex;
 use super::common::{Command, Inbox};
 use super::reading::Pace;
 use super::shared::Shared;
+use super::tracked::TrackedLock;
+use super::trust::Sent;
 use super::work::Work;
 use super::{freshness, members, reading, watching};
 use crate::group::take_part;
@@ -34,30 +37,55 @@ const REFRESHES_APART: Duration = Duration::from_millis(10);
 /// it ends all of it.
 pub type Driver = LocalBoxFuture<'static, ()>;
 
-pub(crate) async fn drive<S: LockStore>(shared: Arc<Shared>, store: S, inbox: Inbox) {
+/// What is under way.
+pub(super) type Tasks = FuturesUnordered<LocalBoxFuture<'static, ()>>;
+
+pub(crate) async fn drive<S: LockStore>(shared: Arc<Shared>, store: S, mut inbox: Inbox) {
     let work = Rc::new(Work::new(shared, store));
-    work.tell_inherited_distrust();
-    let Inbox { mut commands, reads, refreshes, reads_of_unknown, group_requests } = inbox;
-    let [reads, refreshes, reads_of_unknown] =
-        [reads, refreshes, reads_of_unknown].map(|locks| Rc::new(Mutex::new(locks)));
-    let mut tasks: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
+    let tasks = Tasks::new();
     tasks.push(Box::pin(members::keep_asking(Rc::clone(&work))));
-    tasks.push(Box::pin(freshness::keep_fresh(Rc::clone(&work))));
+    let fresh = Rc::clone(&work);
+    let read_all = async move || freshness::read(&fresh).await;
+    tasks.push(Box::pin(freshness::keep_fresh(Rc::clone(&work), read_all)));
     tasks.push(Box::pin(watching::watch(Rc::clone(&work))));
-    if let (Some(group), Some(requests)) = (work.common().group.clone(), group_requests) {
+    if let (Some(group), Some(requests)) =
+        (work.common().group.clone(), inbox.group_requests.take())
+    {
         tasks.push(Box::pin(take_part(Rc::clone(&work), group, requests)));
     }
-    for _ in 0..READERS {
-        tasks.push(Box::pin(reading::serve(Rc::clone(&work), Rc::clone(&reads), Pace::AtOnce)));
+    let reader = Rc::clone(&work);
+    let read = async move |locks: &[_]| reading::read(&reader, locks).await;
+    let walker = Rc::clone(&work);
+    let go_back = move |lock, sent, walk| -> LocalBoxFuture<'static, ()> {
+        Box::pin(reading::go_back(Rc::clone(&walker), lock, sent, walk))
+    };
+    run(&work, tasks, inbox, READERS, read, go_back).await;
+}
+
+/// Does these tasks, reads the locks that wait for it, up to so many requests at a time, and obeys.
+pub(super) async fn run<S: 'static>(
+    work: &Rc<Work<S>>,
+    mut tasks: Tasks,
+    inbox: Inbox,
+    readers: usize,
+    read: impl AsyncFn(&[Arc<TrackedLock>]) + 'static,
+    go_back: impl Fn(Arc<TrackedLock>, Sent, Walk) -> LocalBoxFuture<'static, ()>,
+) {
+    work.tell_inherited_distrust();
+    let Inbox { mut commands, reads, refreshes, reads_of_unknown, .. } = inbox;
+    let [reads, refreshes, reads_of_unknown] =
+        [reads, refreshes, reads_of_unknown].map(|locks| Rc::new(Mutex::new(locks)));
+    let read = Rc::new(read);
+    let serve = |locks: &reading::Waiting, pace: Pace| {
+        let (work, locks, read) = (Rc::clone(work), Rc::clone(locks), Rc::clone(&read));
+        tasks.push(Box::pin(reading::serve(work, locks, pace, read)));
+    };
+    for _ in 0..readers {
+        serve(&reads, Pace::AtOnce);
     }
-    let apart = Pace::UnlessFull(REFRESHES_APART);
-    tasks.push(Box::pin(reading::serve(Rc::clone(&work), refreshes, apart)));
+    serve(&refreshes, Pace::UnlessFull(REFRESHES_APART));
     for _ in 0..READERS_OF_UNKNOWN {
-        tasks.push(Box::pin(reading::serve(
-            Rc::clone(&work),
-            Rc::clone(&reads_of_unknown),
-            Pace::UnlessAllExist(UNKNOWN_APART),
-        )));
+        serve(&reads_of_unknown, Pace::UnlessAllExist(UNKNOWN_APART));
     }
     loop {
         // Commands cannot hold up the tasks for long: there are few of them.
@@ -67,9 +95,7 @@ pub(crate) async fn drive<S: LockStore>(shared: Arc<Shared>, store: S, inbox: In
             Some(()) = tasks.next() => continue,
         };
         match command {
-            Some(Command::Walk(lock, sent, walk)) => {
-                tasks.push(Box::pin(reading::go_back(Rc::clone(&work), lock, sent, *walk)));
-            }
+            Some(Command::Walk(lock, sent, walk)) => tasks.push(go_back(lock, sent, *walk)),
             Some(Command::Answer(answer)) => {
                 let _ = answer.send(()); // Who asked may be gone.
             }

@@ -10,14 +10,17 @@ use super::shared::StaticToRead;
 use super::work::{Believed, ReadFailure, Work};
 use crate::store::{KeyRange, LockStore, RangeRead, Wanted};
 
-/// Reads all static locks and one key of each scope, for ever.
-pub(crate) async fn keep_fresh<S: LockStore>(work: Rc<Work<S>>) {
+/// Reads everything each period, for ever.
+pub(crate) async fn keep_fresh<S>(
+    work: Rc<Work<S>>,
+    read_all: impl AsyncFn() -> Result<(), ReadFailure>,
+) {
     let common = work.common();
     let mut backoff = work.backoff();
     loop {
         let begun = Instant::now();
         // When to read again; `None`: a period later, whatever that is by then.
-        let next = match read(&work).await {
+        let next = match read_all().await {
             Ok(()) => {
                 backoff.reset();
                 None
@@ -45,7 +48,8 @@ pub(crate) async fn keep_fresh<S: LockStore>(work: Rc<Work<S>>) {
     }
 }
 
-async fn read<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailure> {
+/// Reads all static locks and one key of each scope.
+pub(super) async fn read<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailure> {
     let StaticToRead { together: locks, alone } = work.shared.static_locks();
     alone.iter().for_each(|lock| lock.want_read());
     let (denied, scopes): (Vec<_>, Vec<_>) = work

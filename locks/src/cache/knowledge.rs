@@ -1,6 +1,9 @@
 //! What reads and events of one lock add up to.
 
-use fencepost_policy::{KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
+use fencepost_policy::{
+    Holding, KeyTrack, Layout, QueueTrack, Reading, RecordTrack, Revision, Sighting, Snapshot,
+    Step, Walk, Worth,
+};
 use tokio::time::Instant;
 
 use super::cache_view::{Problem, Published};
@@ -55,11 +58,11 @@ impl Knowledge {
     }
 
     fn as_of(&self) -> Option<Revision> {
-        self.track.as_ref().map(Track::as_of)
+        self.track.as_ref().and_then(Track::as_of)
     }
 
     pub(crate) fn is_settled(&self) -> bool {
-        self.track.is_some() && self.missed <= self.as_of()
+        self.snapshot().is_some() && self.missed <= self.as_of()
     }
 
     /// Whether a read has contradicted what the watch had brought, since the last call.
@@ -68,12 +71,17 @@ impl Knowledge {
     }
 
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
-        self.track.as_ref().map(Track::snapshot)
+        self.track.as_ref().and_then(Track::snapshot)
     }
 
     pub(crate) fn published(&self, snapshot: Option<Snapshot>) -> Published {
         let Knowledge { dated, exists, dated_in, .. } = *self;
-        Published { snapshot, dated, exists, problem: self.problem.clone(), dated_in }
+        let problem = self.problem.clone();
+        let distrusted_through = match &self.track {
+            Some(Track::Record(track)) => track.distrusted_through(),
+            Some(Track::Key(_) | Track::Queue(_)) | None => None,
+        };
+        Published { snapshot, dated, exists, problem, dated_in, distrusted_through }
     }
 
     /// Notes which watch is up of the lock now, if any is. Returns what held before. Reads from
@@ -120,7 +128,7 @@ impl Knowledge {
             Layout::Key => {
                 let known = match &self.track {
                     Some(Track::Key(track)) => Some(track),
-                    Some(Track::Queue(_)) | None => None,
+                    Some(Track::Queue(_) | Track::Record(_)) | None => None,
                 };
                 match KeyTrack::read(known, revision, keys.first().map(|stored| lock.write(stored)))
                 {
@@ -154,12 +162,38 @@ impl Knowledge {
             Some(Track::Queue(track)) => {
                 track.is_contradicted_by(revision, keys.iter().map(contender))
             }
-            None => false,
+            Some(Track::Record(_)) | None => false,
         };
         if is_contradicted {
             (self.track, self.has_lost) = (None, true);
             self.miss(self.era, as_of);
         }
+    }
+
+    /// Applies what a read shows of a record that names its own tenure. `let_in`: what is remembered
+    /// of an earlier process, should nothing be known. Nobody watches such a record: its reads alone
+    /// date it.
+    pub(crate) fn sighted(
+        &mut self,
+        sent: &Sent,
+        let_in: impl FnOnce() -> Option<Revision>,
+        sighting: Sighting,
+        problem: Option<Problem>,
+    ) -> Worth {
+        self.enter_era(sent.era);
+        let mut track = match self.track.take() {
+            Some(Track::Record(track)) => track,
+            Some(Track::Key(_) | Track::Queue(_)) | None => RecordTrack::new(let_in()),
+        };
+        let worth = track.see(sighting);
+        if worth != Worth::Behind {
+            self.exists = track.snapshot().is_some_and(|known| known.holding != Holding::Free);
+            self.problem = problem;
+            self.dated = self.dated.max(Some(sent.at));
+            self.dated_in = sent.watch();
+        }
+        self.track = Some(Track::Record(track));
+        worth
     }
 
     /// Applies what a walk has shown.
@@ -190,10 +224,10 @@ impl Knowledge {
             self.miss(era, revision); // A read that is under way may be older than this.
             return Applied::Nothing;
         };
-        if revision <= track.as_of() {
+        if Some(revision) <= track.as_of() {
             return Applied::Nothing;
         }
-        let follows = self.is_settled() && base <= Some(track.as_of());
+        let follows = self.is_settled() && base <= track.as_of();
         let next = if follows { track.after(lock, events) } else { None };
         let Some(next) = next else {
             self.miss(era, revision);
@@ -208,6 +242,7 @@ impl Knowledge {
         (self.exists, self.problem) = match &track {
             Track::Key(_) => (newest.is_some(), newest.and_then(|stored| lock.problem(stored))),
             Track::Queue(queue) => (!queue.is_empty(), lock.queue_problem(queue)),
+            Track::Record(_) => return, // Only `sighted` makes these.
         };
         self.track = Some(track);
     }
@@ -230,20 +265,23 @@ impl Knowledge {
 enum Track {
     Key(KeyTrack),
     Queue(QueueTrack),
+    Record(RecordTrack),
 }
 
 impl Track {
-    fn as_of(&self) -> Revision {
+    fn as_of(&self) -> Option<Revision> {
         match self {
-            Track::Key(track) => track.as_of(),
-            Track::Queue(track) => track.as_of(),
+            Track::Key(track) => Some(track.as_of()),
+            Track::Queue(track) => Some(track.as_of()),
+            Track::Record(track) => track.snapshot().and_then(|snapshot| snapshot.as_of),
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self) -> Option<Snapshot> {
         match self {
-            Track::Key(track) => track.snapshot(),
-            Track::Queue(track) => track.snapshot(),
+            Track::Key(track) => Some(track.snapshot()),
+            Track::Queue(track) => Some(track.snapshot()),
+            Track::Record(track) => track.snapshot(),
         }
     }
 
@@ -256,6 +294,7 @@ impl Track {
                 track.is_ended_by_deletion(*revision)
             }
             (Track::Queue(track), event) => track.is_ended_by(&queue_event(event)),
+            (Track::Record(_), _) => false,
         }
     }
 
@@ -264,6 +303,7 @@ impl Track {
         match self {
             Track::Key(track) => key_events(lock, track, events).map(Track::Key),
             Track::Queue(track) => queue_events(track, events).map(Track::Queue),
+            Track::Record(_) => None,
         }
     }
 }

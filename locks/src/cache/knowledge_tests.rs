@@ -252,7 +252,8 @@ impl World {
         if self.lost.iter().any(|lost| *lost > sent_at) {
             return; // Only a read that was sent since shows it.
         }
-        let (as_of, truth) = (snapshot.as_of, self.truth(lock, snapshot.as_of));
+        let as_of = snapshot.as_of.unwrap();
+        let truth = self.truth(lock, as_of);
         assert_eq!(
             (&snapshot.holding, &snapshot.waiters),
             (&truth.holding, &truth.waiters),
@@ -292,7 +293,7 @@ impl World {
             }
             (_, _) => Holding::Free,
         };
-        Snapshot { layout: Layout::Key, as_of: at, holding, waiters: [].into() }
+        Snapshot { layout: Layout::Key, as_of: Some(at), holding, waiters: [].into() }
     }
 
     /// Once everything has been delivered and each lock read, the watch alone keeps the locks

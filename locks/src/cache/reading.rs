@@ -14,14 +14,15 @@ use super::slots::Unconfirmed;
 use super::tracked::TrackedLock;
 use super::trust::Sent;
 use super::work::{Believed, ReadFailure, Work};
+use crate::record_store::READ_TOGETHER_MAX;
 use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 
 /// The most locks that one request reads, as many as etcd takes: they cost it little more than one
 /// does.
-const TOGETHER_MAX: usize = 128;
+const TOGETHER_MAX: usize = READ_TOGETHER_MAX;
 
 /// How often locks are read in a row when no answer is believed.
-const READS_MAX: usize = 4;
+pub(super) const READS_MAX: usize = 4;
 
 /// For how long each lock is read by a request of its own after one of several could not be read:
 /// the store would have to be asked which it was.
@@ -49,7 +50,12 @@ pub(crate) enum Pace {
 }
 
 /// Reads the locks that wait, for ever: as many in one request as wait by then.
-pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, pace: Pace) {
+pub(crate) async fn serve<S>(
+    work: Rc<Work<S>>,
+    waiting: Waiting,
+    pace: Pace,
+    read: Rc<impl AsyncFn(&[Arc<TrackedLock>])>,
+) {
     let mut locks = Vec::new();
     loop {
         let max = if work.reads_alone() { 1 } else { TOGETHER_MAX };
@@ -58,7 +64,7 @@ pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, pac
         // A request that asks before here is served by this read: it has not been sent yet.
         locks.retain(|lock| lock.slots().begin() && !is_too_large(&work, lock));
         if !locks.is_empty() {
-            read(&work, &locks).await;
+            read(&locks).await;
         }
         let all_exist = locks.iter().all(|lock| lock.exists());
         locks.clear();
@@ -71,13 +77,13 @@ pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, waiting: Waiting, pac
 }
 
 /// Ends the read of a lock at once if the lock was too large a moment ago.
-fn is_too_large<S: LockStore>(work: &Work<S>, lock: &Arc<TrackedLock>) -> bool {
+fn is_too_large<S>(work: &Work<S>, lock: &Arc<TrackedLock>) -> bool {
     let refused = work.common().health().too_large(lock.range(), Instant::now());
     refused.map(|error| end(work, lock, Err(Unconfirmed::Store(error)))).is_some()
 }
 
 /// Reads locks whose reads have begun, and ends those reads.
-async fn read<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) {
+pub(super) async fn read<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) {
     let ranges: Vec<RangeRead> = locks
         .iter()
         .map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All })
@@ -122,7 +128,7 @@ async fn read<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) {
 }
 
 /// Ends a read of the lock. Another one that is wanted has its turn behind those that wait.
-fn end<S: LockStore>(work: &Work<S>, lock: &Arc<TrackedLock>, outcome: Result<(), Unconfirmed>) {
+pub(super) fn end<S>(work: &Work<S>, lock: &Arc<TrackedLock>, outcome: Result<(), Unconfirmed>) {
     let has_ended_well = outcome.is_ok();
     lock.slots().finish(outcome);
     if lock.slots().goes_on() {

@@ -12,9 +12,10 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 pub use self::status::{ReadCounts, SourceStatus};
-use super::common::{Command, Common};
+use super::common::{Command, Common, Inbox};
 use super::driver::{Driver, drive};
 use super::record::{LockSpec, TemplateSpec};
+use super::records::drive_records;
 use super::registry::FormatConflict;
 use super::scope::Scope;
 use super::shared::{Shared, SourceOptions, lock_list};
@@ -23,6 +24,7 @@ use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
 use super::trust::StorePast;
 use crate::group::Membership;
+use crate::record_store::RecordStore;
 use crate::store::LockStore;
 
 /// A source of locks: a cheap handle, for any thread. The source stops when [`LockSource::stop`] is
@@ -73,12 +75,32 @@ impl LockSource {
         options: SourceOptions,
         make_store: impl FnOnce() -> S + Send + 'static,
     ) -> Result<LockSource, SpawnError> {
+        let run = async move |shared, inbox| drive(shared, make_store(), inbox).await;
+        LockSource::spawn_driver(name, options, run)
+    }
+
+    /// [`LockSource::spawn`] over a store of records that name their own tenures.
+    ///
+    /// # Errors
+    /// [`SpawnError`] if the system gives no thread.
+    pub fn spawn_records<S: RecordStore>(
+        name: &str,
+        options: SourceOptions,
+        make_store: impl FnOnce() -> S + Send + 'static,
+    ) -> Result<LockSource, SpawnError> {
+        let run = async move |shared, inbox| drive_records(shared, make_store(), inbox).await;
+        LockSource::spawn_driver(name, options, run)
+    }
+
+    fn spawn_driver(
+        name: &str,
+        options: SourceOptions,
+        run: impl AsyncFnOnce(Arc<Shared>, Inbox) + Send + 'static,
+    ) -> Result<LockSource, SpawnError> {
         let (shared, inbox) = Shared::new(name, options);
         let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let run = move || {
-            LocalSet::new().block_on(&runtime, async { drive(shared, make_store(), inbox).await });
-        };
+        let run = move || LocalSet::new().block_on(&runtime, run(shared, inbox));
         std::thread::Builder::new().name(format!("locks-{name}")).spawn(run)?;
         Ok(source)
     }
@@ -93,6 +115,17 @@ impl LockSource {
         let (shared, inbox) = Shared::new(name, options);
         let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
         (source, Box::pin(drive(shared, store, inbox)))
+    }
+
+    /// [`LockSource::build`] over a store of records that name their own tenures.
+    pub fn build_records<S: RecordStore>(
+        name: &str,
+        options: SourceOptions,
+        store: S,
+    ) -> (LockSource, Driver) {
+        let (shared, inbox) = Shared::new(name, options);
+        let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
+        (source, Box::pin(drive_records(shared, store, inbox)))
     }
 
     /// Its name.

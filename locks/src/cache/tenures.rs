@@ -126,8 +126,12 @@ mod tests {
         let (tenures, mut told) = (Tenures::default(), Told::default());
         for tenure in known {
             let holding = tenure.map_or(Holding::Free, Holding::Held);
-            let snapshot =
-                Snapshot { layout: Layout::Key, as_of: revision(99), holding, waiters: [].into() };
+            let snapshot = Snapshot {
+                layout: Layout::Key,
+                as_of: Some(revision(99)),
+                holding,
+                waiters: [].into(),
+            };
             told.tell(&lock, &snapshot, &tenures);
         }
         let (changes, lost) = tenures.take();
@@ -173,8 +177,12 @@ mod tests {
         let (tenures, mut told) = (Tenures::default(), Told::default());
         for number in 1..=CHANGES_MAX as u64 + 3 {
             let holding = tenure("a", number * 2, number * 2).map_or(Holding::Free, Holding::Held);
-            let snapshot =
-                Snapshot { layout: Layout::Key, as_of: revision(1), holding, waiters: [].into() };
+            let snapshot = Snapshot {
+                layout: Layout::Key,
+                as_of: Some(revision(1)),
+                holding,
+                waiters: [].into(),
+            };
             told.tell(&lock, &snapshot, &tenures);
         }
         let (changes, lost) = tenures.take();

@@ -9,10 +9,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use fencepost_policy::{Gate, KeyTrack, Layout, LockKey, Revision, Snapshot, Walk};
+use fencepost_policy::{
+    Gate, KeyTrack, Layout, LockKey, Revision, Sighting, Snapshot, Walk, Worth,
+};
 use tokio::time::{Instant, sleep_until};
 
-use super::cache_view::{CacheView, Published};
+use super::cache_view::{CacheView, Problem, Published};
 use super::common::Common;
 use super::knowledge::{Applied, Knowledge};
 use super::queue::Queue;
@@ -293,9 +295,37 @@ impl TrackedLock {
         self.learn(|inner| inner.knowledge.walked(sent, track));
     }
 
+    /// Applies what a read shows of a record that names its own tenure. Says whether it was of use.
+    pub(crate) fn sighted(
+        &self,
+        sent: &Sent,
+        sighting: Sighting,
+        problem: Option<Problem>,
+    ) -> bool {
+        let let_in = || self.common.let_in_before(self.key(), self.layout());
+        let worth = self.learn(|inner| inner.knowledge.sighted(sent, let_in, sighting, problem));
+        match worth {
+            Worth::Known => {}
+            Worth::Behind => self.common.trust.lock_was_behind(),
+            Worth::WentBack { through } => {
+                self.common.trust.lock_went_back(through);
+                tracing::error!(
+                    source = %self.common.name,
+                    lock = %self.spec.key,
+                    %through,
+                    "store-regressed: the record of a lock has gone back, as if the store had lost its newest writes or was restored from a \
+                     backup; nothing is admitted under this lock until a tenure begins above the highest revision seen, or an operator \
+                     accepts that (the proxy's admin listener: POST /sources/{}/accept-regression)",
+                    self.common.name,
+                );
+            }
+        }
+        worth != Worth::Behind
+    }
+
     /// The revision as of which it is known.
     pub(crate) fn as_of(&self) -> Option<Revision> {
-        self.published().snapshot.as_ref().map(|snapshot| snapshot.as_of)
+        self.published().snapshot.as_ref().and_then(|snapshot| snapshot.as_of)
     }
 
     /// Applies events of a watch, in order; all of one revision are in here together.

@@ -80,6 +80,11 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
+    /// The watch that was up when this was sent.
+    pub(crate) fn watch(&self) -> Option<WatchNumber> {
+        self.watch
+    }
+
     /// The watch that was up when this was sent, for what is watched since the watch of that
     /// number.
     pub(crate) fn watch_since(&self, watched_since: Option<WatchNumber>) -> Option<WatchNumber> {
@@ -135,6 +140,9 @@ struct State {
     suspended: bool,
     /// The revision up to which nothing is believed, if the store went back.
     distrusted_through: Option<Revision>,
+    /// The highest revision up to which nothing is believed of a lock, if one went back whose
+    /// revisions are its own.
+    lock_distrusted_through: Option<Revision>,
 }
 
 /// What a source has learnt of its store: how far it had come, and whether it went back. It keeps
@@ -206,7 +214,7 @@ impl Trust {
         let state = past.0.state();
         // Nothing of this source has been watched, so nothing is lost yet.
         let unwatched = State { up_since: None, losses: 0, reads_fail: false, ..state.clone() };
-        Trust::from(State { anomalies: 0, ..unwatched })
+        Trust::from(State { anomalies: 0, lock_distrusted_through: None, ..unwatched })
     }
 
     fn from(state: State) -> Trust {
@@ -326,7 +334,20 @@ impl Trust {
     pub(crate) fn accept(&self, forget: impl FnOnce()) {
         self.state().begin_era(0);
         forget();
-        self.distrust(&mut self.state(), None);
+        let mut state = self.state();
+        state.lock_distrusted_through = None;
+        self.distrust(&mut state, None);
+    }
+
+    /// Takes note that the store went back as far as one lock shows, whose revisions are its own.
+    pub(crate) fn lock_went_back(&self, through: Revision) {
+        let mut state = self.state();
+        state.lock_distrusted_through = state.lock_distrusted_through.max(Some(through));
+    }
+
+    /// Takes note of an answer that showed less of a lock than was seen.
+    pub(crate) fn lock_was_behind(&self) {
+        self.state().anomalies += 1;
     }
 
     /// Believes nothing up to there.
@@ -344,8 +365,15 @@ impl Trust {
         **self.glance.load()
     }
 
-    /// The revision up to which nothing is believed, if the store went back.
+    /// The revision up to which nothing is believed, if the store went back, or as far as one of its
+    /// locks shows.
     pub(crate) fn distrusted_through(&self) -> Option<Revision> {
+        let state = self.state();
+        state.distrusted_through.max(state.lock_distrusted_through)
+    }
+
+    /// The revision up to which nothing is believed of any lock, if the store went back.
+    pub(crate) fn all_distrusted_through(&self) -> Option<Revision> {
         self.state().distrusted_through
     }
 
@@ -388,6 +416,7 @@ impl State {
             anomalies: 0,
             suspended: false,
             distrusted_through: None,
+            lock_distrusted_through: None,
         }
     }
 

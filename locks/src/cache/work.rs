@@ -48,7 +48,7 @@ pub(crate) struct Believed {
     pub(crate) ranges: Vec<RangeAnswer>,
 }
 
-impl<S: LockStore> Work<S> {
+impl<S> Work<S> {
     /// The work of a source over that store.
     pub(crate) fn new(shared: Arc<Shared>, store: S) -> Work<S> {
         Work { store, shared, alone_until: Cell::new(None), walks: Semaphore::new(WALKS_AT_A_TIME) }
@@ -70,59 +70,6 @@ impl<S: LockStore> Work<S> {
     /// Whether each lock is read by a request of its own.
     pub(crate) fn reads_alone(&self) -> bool {
         self.alone_until.get().is_some_and(|until| Instant::now() < until)
-    }
-
-    /// The only way to the store's present: every answer is held against what was seen when it was
-    /// sent. That the store has failed is for the caller to [tell](Work::tell).
-    pub(crate) async fn read(
-        &self,
-        kind: &AtomicU64,
-        ranges: &[RangeRead],
-    ) -> Result<Believed, ReadFailure> {
-        count(kind);
-        let sent = self.common().trust.sending();
-        let answer = match self.store.read(ranges).await {
-            Ok(answer) if answer.ranges.len() == ranges.len() => answer,
-            Ok(_) => {
-                let wrong =
-                    StoreError::Unavailable("it answered for another number of ranges".into());
-                return Err(ReadFailure::Store(wrong.into()));
-            }
-            Err(error) => return Err(ReadFailure::Store(error.into())),
-        };
-        match self.common().trust.received(&sent, answer.revision, answer.by) {
-            Standing::Trusted => {
-                self.answered(sent.at, ranges);
-                Ok(Believed { sent, revision: answer.revision, ranges: answer.ranges })
-            }
-            Standing::Behind => {
-                tracing::warn!(
-                    source = %self.common().name,
-                    revision = %answer.revision,
-                    raft_term = answer.by.map(|by| by.term),
-                    "a quorum read shows less than was seen before it was sent, or another log; it is not used"
-                );
-                Err(ReadFailure::Again)
-            }
-            Standing::Regressed => {
-                self.regressed(answer.revision);
-                Err(ReadFailure::Regressed)
-            }
-            Standing::Recovered => {
-                tracing::warn!(
-                    source = %self.common().name,
-                    revision = %answer.revision,
-                    "the lock store has grown beyond what it had shown before it went back; tenures that begin from here on are admitted"
-                );
-                self.begin_era(false);
-                Err(ReadFailure::Again)
-            }
-            Standing::AnotherCluster { found, seen } => {
-                self.is_another(found, seen);
-                Err(ReadFailure::Again)
-            }
-            Standing::Outdated => Err(ReadFailure::Again),
-        }
     }
 
     /// A watch delivers from now on what happens in these as it happens, and nothing of anything
@@ -219,7 +166,7 @@ impl<S: LockStore> Work<S> {
         self.shared.has_started(); // It is to be known, though nobody asks before something else comes to be tracked.
     }
 
-    fn answered(&self, sent: Instant, ranges: &[RangeRead]) {
+    pub(crate) fn answered(&self, sent: Instant, ranges: &[RangeRead]) {
         let (again, may_read_more) = {
             let mut health = self.common().health();
             let denied = health.denied.len();
@@ -309,5 +256,60 @@ impl<S: LockStore> Work<S> {
         });
         tracing::warn!(source = %common.name, seen = %through, "an operator accepted that the lock store went back; floors start anew");
         true
+    }
+}
+
+impl<S: LockStore> Work<S> {
+    /// The only way to the store's present: every answer is held against what was seen when it was
+    /// sent. That the store has failed is for the caller to [tell](Work::tell).
+    pub(crate) async fn read(
+        &self,
+        kind: &AtomicU64,
+        ranges: &[RangeRead],
+    ) -> Result<Believed, ReadFailure> {
+        count(kind);
+        let sent = self.common().trust.sending();
+        let answer = match self.store.read(ranges).await {
+            Ok(answer) if answer.ranges.len() == ranges.len() => answer,
+            Ok(_) => {
+                let wrong =
+                    StoreError::Unavailable("it answered for another number of ranges".into());
+                return Err(ReadFailure::Store(wrong.into()));
+            }
+            Err(error) => return Err(ReadFailure::Store(error.into())),
+        };
+        match self.common().trust.received(&sent, answer.revision, answer.by) {
+            Standing::Trusted => {
+                self.answered(sent.at, ranges);
+                Ok(Believed { sent, revision: answer.revision, ranges: answer.ranges })
+            }
+            Standing::Behind => {
+                tracing::warn!(
+                    source = %self.common().name,
+                    revision = %answer.revision,
+                    raft_term = answer.by.map(|by| by.term),
+                    "a quorum read shows less than was seen before it was sent, or another log; it is not used"
+                );
+                Err(ReadFailure::Again)
+            }
+            Standing::Regressed => {
+                self.regressed(answer.revision);
+                Err(ReadFailure::Regressed)
+            }
+            Standing::Recovered => {
+                tracing::warn!(
+                    source = %self.common().name,
+                    revision = %answer.revision,
+                    "the lock store has grown beyond what it had shown before it went back; tenures that begin from here on are admitted"
+                );
+                self.begin_era(false);
+                Err(ReadFailure::Again)
+            }
+            Standing::AnotherCluster { found, seen } => {
+                self.is_another(found, seen);
+                Err(ReadFailure::Again)
+            }
+            Standing::Outdated => Err(ReadFailure::Again),
+        }
     }
 }

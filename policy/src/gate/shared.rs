@@ -18,7 +18,7 @@ impl Shared {
     /// # Errors
     /// `Confirm` if others know more than the news.
     pub(super) fn may_judge(&self, news: &Snapshot) -> Result<(), EnterError> {
-        if Some(news.as_of) < self.through { Err(EnterError::Confirm) } else { Ok(()) }
+        if news.as_of < self.through { Err(EnterError::Confirm) } else { Ok(()) }
     }
 
     /// # Errors
@@ -83,7 +83,7 @@ impl Gate {
 
     /// Whether nothing is at the worker that the tenure that holds the lock has to wait for.
     pub fn is_empty_before(&self, news: &Snapshot, now: Moment) -> bool {
-        let tenure = news.tenure().filter(|_| Some(news.as_of) >= self.through());
+        let tenure = news.tenure().filter(|_| news.as_of >= self.through());
         tenure.is_some_and(|tenure| !self.bars(self.first_of(news.layout, tenure), now))
     }
 
@@ -96,7 +96,7 @@ impl Gate {
         now: Moment,
     ) -> AskedGate {
         self.hear_of(layout, asked);
-        let news = news.filter(|news| Some(news.as_of) >= self.through().max(Some(asked)));
+        let news = news.filter(|news| news.as_of >= self.through().max(Some(asked)));
         let Some(news) = news else { return AskedGate::Unknown };
         let first = match (layout, news.tenure()) {
             (Layout::Key, Some(tenure)) if (tenure.first..=tenure.last).contains(&asked) => {

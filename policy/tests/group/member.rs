@@ -34,7 +34,7 @@ pub(crate) fn news(layout: Layout, tenure: Ordinal) -> Snapshot {
     let holder = |at: Revision| Tenure { owner: Owner::new(*b"a"), first: at, last: at };
     Snapshot {
         layout,
-        as_of: Revision::new(as_of).unwrap_or(Revision::MIN),
+        as_of: Revision::new(as_of),
         holding: Revision::new(tenure).map_or(Holding::Free, |at| Holding::Held(holder(at))),
         waiters: [].into(),
     }

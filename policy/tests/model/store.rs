@@ -165,7 +165,7 @@ impl News {
 
     /// All that tells two of them apart, given one history.
     fn essence(&self) -> (Revision, &Holding) {
-        (self.snapshot.as_of, &self.snapshot.holding)
+        (self.track.as_of(), &self.snapshot.holding)
     }
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn held_from(first: Revision) -> (Snapshot, Token) {
     (
         Snapshot {
             layout: Layout::Key,
-            as_of: first,
+            as_of: Some(first),
             holding: Holding::Held(tenure),
             waiters: [].into(),
         },

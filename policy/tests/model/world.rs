@@ -293,7 +293,7 @@ impl World {
 
     fn hear(&self, state: &mut State, message: Message) -> Option<()> {
         let news = state.history.tell(state.proxy.news.as_ref(), message)?;
-        state.heard = state.heard.max(Some(news.snapshot.as_of));
+        state.heard = state.heard.max(news.snapshot.as_of);
         state.proxy.hear(news, self.driving);
         Some(())
     }
@@ -327,8 +327,11 @@ impl World {
     fn check_admission(&self, state: &mut State, index: usize, under: Option<Revision>) {
         let Request { token, .. } = &state.requests[index];
         let named = state.history.tenure_of(*token);
-        let known =
-            state.proxy.news.as_ref().and_then(|news| state.history.tenure_at(news.snapshot.as_of));
+        let known = state
+            .proxy
+            .news
+            .as_ref()
+            .and_then(|news| state.history.tenure_at(news.snapshot.as_of?));
         let within = |first| under.is_none_or(|under| first <= under && under <= token.at);
         if !named.is_some_and(within) || known != named {
             state.wrong.admitted_without_tenure = true;

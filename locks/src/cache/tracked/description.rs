@@ -45,7 +45,7 @@ impl TrackedLock {
             holder: snapshot
                 .and_then(Snapshot::tenure)
                 .map(|held| (held.owner.clone(), held.first, held.last)),
-            as_of: snapshot.map(|snapshot| snapshot.as_of),
+            as_of: snapshot.and_then(|snapshot| snapshot.as_of),
             age: outlook.age(now),
             waiters: snapshot.map(|snapshot| Arc::clone(&snapshot.waiters)).unwrap_or_default(),
             problem: outlook.problem().map(Arc::from).or_else(|| {

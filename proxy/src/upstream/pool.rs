@@ -69,7 +69,7 @@ struct Shared {
     /// Whether the last HTTP/2 connection that was to be opened could not be.
     has_failed: Cell<bool>,
     is_sweeping: Cell<bool>,
-    /// When a request last began to wait.
+    /// When a request last waited for one that others have.
     waited: Cell<Option<Instant>>,
     /// What the log has said, and when.
     told: RefCell<Vec<(String, Instant)>>,
@@ -204,7 +204,6 @@ impl Pool {
         let queue = pool.queue(wants);
         queue.waiting.set(queue.waiting.get() + 1);
         let _waiting = guard((), |()| queue.leave());
-        pool.waited.set(Some(Instant::now()));
         match timeout_at(deadline, pool.wait(wants, deadline)).await {
             Ok(link) => Ok(self.made_ready(link?, wants)),
             Err(_) if pool.is_opening() || pool.may_open(wants) => Err(UpstreamError::Timeout),
@@ -236,7 +235,8 @@ impl Pool {
     pub(super) fn is_wanted(&self) -> bool {
         let pool = &self.shared;
         let waited = pool.waited.get().is_some_and(|waited| waited.elapsed() < STALL_MAX);
-        waited || pool.waiting() > 0 || pool.upstream.quota.is_wanted()
+        let lacks = [Wants::Either, Wants::Http1].into_iter().any(|wants| pool.lacks(wants));
+        waited || lacks || pool.upstream.quota.is_wanted()
     }
 
     /// A connection was lost with a request on it. By TLS 1.3, a worker refuses our certificate
@@ -294,7 +294,11 @@ impl Shared {
             if let Some(error) = queue.take_failure() {
                 return Err(error);
             }
-            if self.open_more(wants, deadline) {
+            let is_in_quota = self.open_more(wants, deadline);
+            if self.lacks(wants) {
+                self.waited.set(Some(Instant::now()));
+            }
+            if is_in_quota {
                 changed.await;
             } else {
                 wanted.get_or_insert_with(|| self.upstream.quota.want());
@@ -368,6 +372,17 @@ impl Shared {
 
     fn may_open(&self, wants: Wants) -> bool {
         self.has_room(wants) && self.upstream.quota.has_room(self.connections())
+    }
+
+    /// Whether requests wait for what others have: more of them than there are connections open for
+    /// them, or about to be.
+    fn lacks(&self, wants: Wants) -> bool {
+        let queue = self.queue(wants);
+        let (waiting, opening) = (queue.waiting.get(), queue.opening.get());
+        match self.expected(wants) {
+            Protocol::Http1 => waiting > opening + self.idle.borrow().len(),
+            Protocol::Http2 => waiting > 0 && opening == 0,
+        }
     }
 
     /// Opens what those who wait need, if there may be more. False where the quota has no more.

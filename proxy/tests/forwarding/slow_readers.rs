@@ -16,10 +16,16 @@ const MIB: usize = 1024 * 1024;
 /// More than all buffers on the way hold.
 const LARGE: usize = 32 * MIB;
 
-/// A worker that has a large answer at `/large` and small ones elsewhere.
+/// A worker that has a large answer at `/large` and small ones elsewhere; at `/last`, the last of a
+/// connection.
 fn worker() -> std::net::SocketAddr {
     Worker::scripted(|mut peer| {
         while let Some((head, _)) = peer.next_request() {
+            if head.starts_with("GET /last ") {
+                let close =
+                    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nsmall";
+                return peer.send(close);
+            }
             if !head.starts_with("GET /large ") {
                 peer.respond("small");
                 continue;
@@ -81,6 +87,19 @@ fn a_slow_reader_keeps_its_response_while_nobody_waits() {
     // For longer than a client may stall while somebody waits.
     while began.elapsed() < Duration::from_millis(1_500) {
         assert_eq!(honest.get("/small").1, b"small");
+    }
+    slow.skip(LARGE);
+}
+
+/// Who waits only until there is one more connection takes none from anybody.
+#[test]
+fn a_slow_reader_keeps_its_response_while_connections_are_opened() {
+    let proxy = Proxy::with(worker(), Settings { connections_max: 8, ..Settings::default() });
+    let mut slow = stalled(&proxy);
+    let mut honest = proxy.client();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1_500) {
+        assert_eq!(honest.get("/last").1, b"small");
     }
     slow.skip(LARGE);
 }

@@ -4,8 +4,8 @@ use fencepost_policy::Layout;
 
 use crate::lock_template::LockTemplate;
 use crate::path_template::PathTemplate;
-use crate::reader::Table;
-use crate::source::{Source, find_source};
+use crate::reader::{Table, one_of};
+use crate::source::{Source, SourceKind, find_source};
 
 /// Which lock guards the requests of a route, and how its record is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,11 +50,19 @@ impl Record {
     }
 }
 
-const LAYOUTS: [(&str, Layout); 3] = [
-    (Layout::Key.name(), Layout::Key),
-    (Layout::Election.name(), Layout::Election),
-    (Layout::Mutex.name(), Layout::Mutex),
-];
+/// One of the layouts that records have in a source of that kind.
+fn read_layout(t: &mut Table<'_>, kind: &SourceKind) -> Layout {
+    let choices: Vec<_> = kind.layouts().iter().map(|layout| (layout.name(), *layout)).collect();
+    let default = choices[0].0;
+    let layout = t.text_or("layout", default, |word| {
+        let is_others = Layout::ALL.iter().any(|layout| layout.name() == word);
+        one_of(word, &choices).map_err(|must_be| match is_others {
+            true => format!("{must_be}: its source is of kind {:?}", kind.name()),
+            false => must_be,
+        })
+    });
+    layout.unwrap_or(choices[0].1)
+}
 
 /// Whether a path to a field, `owner.id` or `/owner/id`, has a name that is empty.
 fn has_empty_name(path: &str) -> bool {
@@ -82,7 +90,8 @@ impl Lock {
         let key = t.required("key", r#"the key of the lock, like "/shards/2/lock""#, |key| {
             LockTemplate::parse(key, path, is_free)
         });
-        let layout = t.choice("layout", &LAYOUTS);
+        let layout =
+            read_layout(t, source.map_or(&SourceKind::Memory, |source| &sources[source].kind));
         let free_values = t.list("free_values", |value| Ok(value.to_owned())).into_iter();
         let mut free_values: Vec<String> = free_values.map(|(_, value)| value).collect();
         free_values.sort();

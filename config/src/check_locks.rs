@@ -58,11 +58,15 @@ fn disagreement(lock: &Lock, other: &Lock, sources: &[Source]) -> Option<[String
     let settings = |lock: &Lock| {
         let (free_values, owner_field) = match &lock.record {
             Record::Key { free_values, owner_field } => (&free_values[..], owner_field.as_ref()),
-            Record::Election | Record::Mutex => (&[][..], None),
+            Record::Session | Record::Election | Record::Mutex => (&[][..], None),
         };
         [
             ("source", format!("{:?}", sources[lock.source].name)),
             ("layout", format!("{:?}", lock.record.layout().name())),
+            (
+                "owner",
+                format!("{:?}", if lock.record == Record::Session { "session" } else { "value" }),
+            ),
             ("owner_field", owner_field.map_or("nothing".to_owned(), |field| format!("{field:?}"))),
             ("free_values", format!("{free_values:?}")),
         ]

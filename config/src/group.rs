@@ -40,7 +40,7 @@ impl Group {
         let source = match (named, stores.next(), stores.next()) {
             (Some(named), ..) if is_etcd(named) => Some(named),
             (Some(_), ..) => {
-                t.problem("source", r#"must be of kind "etcd": other processes cannot see it"#);
+                t.problem("source", r#"must be of kind "etcd": the group keeps its keys there"#);
                 None
             }
             (None, Some(only), None) if !t.is_written("source") => Some(only),

@@ -33,6 +33,8 @@ pub enum Record {
         /// owner.
         owner_field: Option<String>,
     },
+    /// A key of Consul's; the session that holds it is the owner.
+    Session,
     /// etcd's Election.
     Election,
     /// etcd's Mutex.
@@ -43,7 +45,7 @@ impl Record {
     /// The layout without its details.
     pub fn layout(&self) -> Layout {
         match self {
-            Record::Key { .. } => Layout::Key,
+            Record::Key { .. } | Record::Session => Layout::Key,
             Record::Election => Layout::Election,
             Record::Mutex => Layout::Mutex,
         }
@@ -70,6 +72,7 @@ fn has_empty_name(path: &str) -> bool {
     path.split(separator).any(str::is_empty)
 }
 
+const SESSION_OWNER: &str = "the owner is the id of the session that holds the key";
 const ELECTION_OWNER: &str = "the owner is the value of the leader's key, as it is";
 const MUTEX_OWNER: &str = "the owner is the full name of the contender's own key, since a human name would let \
     a stalled contender that queued earlier pass for its successor of the same name";
@@ -90,8 +93,10 @@ impl Lock {
         let key = t.required("key", r#"the key of the lock, like "/shards/2/lock""#, |key| {
             LockTemplate::parse(key, path, is_free)
         });
-        let layout =
-            read_layout(t, source.map_or(&SourceKind::Memory, |source| &sources[source].kind));
+        let kind = source.map_or(&SourceKind::Memory, |source| &sources[source].kind);
+        let is_session = matches!(kind, SourceKind::Consul { .. })
+            && t.choice("owner", &[("session", true), ("value", false)]);
+        let layout = read_layout(t, kind);
         let free_values = t.list("free_values", |value| Ok(value.to_owned())).into_iter();
         let mut free_values: Vec<String> = free_values.map(|(_, value)| value).collect();
         free_values.sort();
@@ -103,14 +108,20 @@ impl Lock {
             field => Ok(field.to_owned()),
         });
         let (record, owner) = match layout {
+            Layout::Key if is_session => (Record::Session, Some(SESSION_OWNER)),
             Layout::Key => (Record::Key { free_values, owner_field }, None),
             Layout::Election => (Record::Election, Some(ELECTION_OWNER)),
             Layout::Mutex => (Record::Mutex, Some(MUTEX_OWNER)),
         };
         for key in t.written(&["free_values", "owner_field"]) {
             if let Some(owner) = owner {
-                let layout = layout.name();
-                t.problem(key, format_args!("is not for layout = {layout:?}: there {owner}"));
+                let whose = match record {
+                    Record::Session => "owner = \"session\"".to_owned(),
+                    Record::Key { .. } | Record::Election | Record::Mutex => {
+                        format!("layout = {:?}", layout.name())
+                    }
+                };
+                t.problem(key, format_args!("is not for {whose}: there {owner}"));
             }
         }
         Some(Lock { source: source?, key: key?, from_header, record })

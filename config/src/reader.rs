@@ -455,7 +455,11 @@ pub(crate) fn one_of<T: Copy>(word: &str, choices: &[(&str, T)]) -> Read<T> {
     }
     let names: Vec<String> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
     let (last, others) = names.split_last().expect("a choice has choices");
-    Err(format!("must be {} or {last}, not {word:?}", others.join(", ")))
+    let names = match others {
+        [] => last.clone(),
+        others => format!("{} or {last}", others.join(", ")),
+    };
+    Err(format!("must be {names}, not {word:?}"))
 }
 
 /// The word that was probably meant: the one that takes the fewest edits, and few for its length.

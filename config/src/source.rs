@@ -1,6 +1,9 @@
 //! `[source.NAME]`: a lock store.
 
+mod consul;
 mod etcd;
+
+use std::path::PathBuf;
 
 use fencepost_policy::Layout;
 
@@ -33,6 +36,15 @@ pub enum SourceKind {
         /// Who logs in; `None`: nobody.
         user: Option<EtcdUser>,
     },
+    /// Consul: locks that sessions hold.
+    Consul {
+        /// An agent, or a server.
+        address: HostPort,
+        /// What it is reached with; `None`: in cleartext.
+        tls: Option<Box<ClientTls>>,
+        /// The file of the token; `None`: without one.
+        token_file: Option<PathBuf>,
+    },
     /// A store in this process, for demonstrations.
     Memory,
 }
@@ -40,7 +52,8 @@ pub enum SourceKind {
 /// Reads the keys of one kind; `None` if what is written there makes no source.
 type ReadKind = fn(&mut Table<'_>) -> Option<SourceKind>;
 
-const KINDS: &[(&str, ReadKind)] = &[("etcd", etcd::read), ("memory", read_memory)];
+const KINDS: &[(&str, ReadKind)] =
+    &[("etcd", etcd::read), ("consul", consul::read), ("memory", read_memory)];
 
 const NO_MEMORY_KEY: &str =
     r#"a source of kind "memory" is in this process and connects to nothing: leave it out"#;
@@ -50,7 +63,16 @@ impl SourceKind {
     pub fn name(&self) -> &'static str {
         match self {
             SourceKind::Etcd { .. } => "etcd",
+            SourceKind::Consul { .. } => "consul",
             SourceKind::Memory => "memory",
+        }
+    }
+
+    /// What its servers are reached with; `None`: in cleartext, or it is no server.
+    pub fn tls(&self) -> Option<&ClientTls> {
+        match self {
+            SourceKind::Etcd { tls, .. } | SourceKind::Consul { tls, .. } => tls.as_deref(),
+            SourceKind::Memory => None,
         }
     }
 
@@ -60,6 +82,7 @@ impl SourceKind {
             SourceKind::Etcd { .. } | SourceKind::Memory => {
                 &[Layout::Key, Layout::Election, Layout::Mutex]
             }
+            SourceKind::Consul { .. } => &[Layout::Key],
         }
     }
 }

@@ -136,7 +136,7 @@ pub(crate) const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// What means nothing for a record was meant for something else.
 pub(crate) fn check_record(format: &RecordFormat) -> Result<(), InvalidLock> {
-    let RecordFormat { layout, free_values, owner_field } = format;
+    let RecordFormat { layout, free_values, owner_field, owner_in: _ } = format;
     let is_key = match layout {
         Layout::Key => true,
         Layout::Election | Layout::Mutex => false,

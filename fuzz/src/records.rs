@@ -11,7 +11,7 @@ pub(crate) fn run(input: &[u8]) {
     let value = Bytes::copy_from_slice(input);
     let free_values = vec![Bytes::from_static(b"none"), Bytes::new()];
     let plain =
-        RecordFormat { layout: Layout::Key, free_values: free_values.clone(), owner_field: None };
+        RecordFormat { free_values: free_values.clone(), ..RecordFormat::plain(Layout::Key) };
     let is_free = free_values.contains(&value);
     let expected = if is_free { Content::Free } else { Content::Owner(Owner::new(input)) };
     assert_eq!(plain.content(&value), Ok(expected), "without a field the value is the owner");

@@ -62,7 +62,7 @@ pub use common::{GateMemory, Remembered};
 pub use driver::Driver;
 pub use identity::StoreIdentity;
 pub use queue::{Aside, Queue, Queued};
-pub use record::{LockSpec, RecordFormat, TemplateSpec};
+pub use record::{LockSpec, OwnerIn, RecordFormat, TemplateSpec};
 pub use registry::FormatConflict;
 pub use shared::SourceOptions;
 pub use slots::Unconfirmed;

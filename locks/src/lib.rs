@@ -3,26 +3,32 @@
 //! - `store`: what a store can do, `LockStore`. It decides nothing: what is fresh or believed is
 //!   the cache's matter.
 //! - `member`: how its members are, for operators.
-//! - `etcd`, `memory`: the stores. They know neither locks nor requests.
+//! - `record_store`: what a store can do whose records name their own tenures, `RecordStore`.
+//! - `etcd`, `memory`, `consul`: the stores. They decide nothing about requests.
 //! - `cache`: what is known of each lock, over any store.
 //! - `group`: several proxies that share the gates of their locks.
 
 mod cache;
+#[cfg(feature = "consul")]
+mod consul;
 mod etcd;
 mod first_to_connect;
 mod group;
 mod member;
 mod memory;
 mod record_store;
+mod secret;
 mod store;
 mod sync;
 
 pub use cache::{
     Aside, CacheView, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource,
-    LockSpec, Queue, Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus,
-    SpawnError, Stopped, StoreIdentity, StorePast, TemplateSpec, TemplatedLocks, TenureChange,
-    Timing, TrackedLock, Unconfirmed, WeakLockSource,
+    LockSpec, OwnerIn, Queue, Queued, ReadCounts, RecordFormat, Remembered, SourceOptions,
+    SourceStatus, SpawnError, Stopped, StoreIdentity, StorePast, TemplateSpec, TemplatedLocks,
+    TenureChange, Timing, TrackedLock, Unconfirmed, WeakLockSource,
 };
+#[cfg(feature = "consul")]
+pub use consul::{ConsulOptions, ConsulStore, ConsulTls};
 pub use etcd::{
     EtcdAccess, EtcdClient, EtcdError, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch,
     Within, cluster, known_stale_reads,

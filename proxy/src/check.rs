@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use fencepost_config::{Config, Route, SourceKind, UpstreamAddress};
+use fencepost_config::{Config, HostPort, Route, SourceKind, UpstreamAddress};
 use fencepost_fence::claim::Guard;
 use fencepost_locks::{
     KeyRange, LockDescription, LockSource, LockStore, MemberProblem, RangeRead, SourceStatus,
@@ -72,6 +72,9 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         let answered = match &configured.kind {
             SourceKind::Etcd { .. } => show_etcd(source, deadline).await?,
             SourceKind::Memory => show_memory(source, deadline).await?,
+            SourceKind::Consul { address, .. } => {
+                show_records(source, &configured.kind, address, deadline).await?
+            }
         };
         failures += usize::from(!answered);
     }
@@ -167,6 +170,26 @@ async fn show_memory(source: &LockSource, deadline: Instant) -> Result<bool, Unp
         "source {}: a store inside of this process, for demonstrations: nobody outside can take a lock in it",
         source.name()
     ))?;
+    Ok(status.up != Some(false))
+}
+
+/// Says how a store is whose records name their own tenures.
+async fn show_records(
+    source: &LockSource,
+    kind: &SourceKind,
+    address: &HostPort,
+    deadline: Instant,
+) -> Result<bool, Unprinted> {
+    let status = until_answered(source, deadline).await;
+    let (name, kind) = (source.name(), kind.name());
+    match status.up {
+        Some(true) => print(format_args!("source {name}: {kind} at {address} answers"))?,
+        Some(false) => {
+            let cause = unsaid_cause(&status);
+            print(format_args!("source {name}: {kind} at {address} cannot be read{cause}"))?;
+        }
+        None => print(format_args!("source {name}: no lock is read from it"))?,
+    }
     Ok(status.up != Some(false))
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Source, SourceKind};
 use fencepost_locks::{
-    EtcdOptions, EtcdStore, GroupOptions, LockSource, MemoryStore, SourceOptions, SpawnError,
-    Stopped, StorePast, WeakLockSource,
+    ConsulOptions, ConsulStore, ConsulTls, EtcdOptions, EtcdStore, GroupOptions, LockSource,
+    MemoryStore, SourceOptions, SpawnError, Stopped, StorePast, WeakLockSource,
 };
 use fencepost_policy::group;
 use fencepost_tls::TlsError;
@@ -17,7 +17,9 @@ use rustix::system::uname;
 use tokio::time::interval;
 
 use crate::cli::VERSION;
+use crate::client_tls;
 use crate::etcd_access::Access;
+use crate::metrics::TlsUse;
 use crate::tenure_log::Memory;
 use crate::tls_files::TlsFiles;
 
@@ -46,8 +48,10 @@ struct Known {
     /// Whether requests may have been let in by what it has learnt, or what the one before it had.
     has_admitted: bool,
     name: String,
-    /// `None` for kind `memory`.
+    /// `None` for every kind but `etcd`.
     etcd: Option<Etcd>,
+    /// What it was started for, to be reached in no other way.
+    kind: SourceKind,
 }
 
 /// To tell a source where its members are.
@@ -292,6 +296,13 @@ impl LockSources {
     ) -> Result<(Known, LockSource), SourcesError> {
         let name = source.name.clone();
         let (started, etcd) = match (&source.kind, self.access(source)?) {
+            (SourceKind::Consul { address, tls, token_file }, _) => {
+                let tls = tls.as_deref().map(|tls| self.consul_tls(source, tls)).transpose()?;
+                let (address, token_file) =
+                    ((address.host.to_string(), address.port), token_file.clone());
+                let store = ConsulStore::new(ConsulOptions { address, tls, token_file });
+                (LockSource::spawn_records(&name, options, move || store)?, None)
+            }
             (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
                 let (endpoints, made) = (access.urls(endpoints), Arc::clone(&access.made));
                 let known_id = cluster_id.or_else(|| past.and_then(Known::cluster_id));
@@ -305,8 +316,20 @@ impl LockSources {
                 (LockSource::spawn(&name, options, move || store)?, None)
             }
         };
-        let (source, learnt) = (started.downgrade(), started.past());
-        Ok((Known { source, learnt, has_admitted: past.is_some(), name, etcd }, started))
+        let (kind, learnt) = (source.kind.clone(), started.past());
+        let has_admitted = past.is_some();
+        Ok((Known { source: started.downgrade(), learnt, has_admitted, name, etcd, kind }, started))
+    }
+
+    fn consul_tls(
+        &self,
+        source: &Source,
+        tls: &fencepost_config::ClientTls,
+    ) -> Result<ConsulTls, SourcesError> {
+        let wrong = |error| SourcesError::Tls { name: source.name.clone(), source: error };
+        let client = client_tls::load(tls, &[b"http/1.1"]).map_err(wrong)?;
+        self.tls_files.follow(TlsUse::Source, &source.name, &client.followed());
+        Ok(ConsulTls { client, server_name: tls.server_name.clone() })
     }
 
     /// Reads what a source that goes on needs to be reached in another way, if it is to be.
@@ -350,7 +373,7 @@ impl Known {
                 };
                 self.etcd.is_some() && is_same
             }
-            SourceKind::Memory => self.etcd.is_none(),
+            SourceKind::Consul { .. } | SourceKind::Memory => self.kind == *kind,
         }
     }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use fencepost_config::{Captures, Lock, Record, Route};
 use fencepost_fence::claim::Guard;
-use fencepost_locks::{FormatConflict, KeyRange, LockSource, LockSpec, RecordFormat, TemplateSpec};
+use fencepost_locks::{
+    FormatConflict, KeyRange, LockSource, LockSpec, OwnerIn, RecordFormat, TemplateSpec,
+};
 use fencepost_policy::{Layout, LockKey, Rejection};
 use http::HeaderMap;
 
@@ -115,7 +117,11 @@ pub(crate) fn record_format(record: &Record) -> RecordFormat {
                 .map(|value| Bytes::copy_from_slice(value.as_bytes()))
                 .collect(),
             owner_field: owner_field.clone(),
+            owner_in: OwnerIn::Value,
         },
+        Record::Session => {
+            RecordFormat { owner_in: OwnerIn::Session, ..RecordFormat::plain(Layout::Key) }
+        }
         Record::Election => RecordFormat::plain(Layout::Election),
         Record::Mutex => RecordFormat::plain(Layout::Mutex),
     }

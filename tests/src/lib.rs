@@ -7,6 +7,7 @@
 
 mod browser;
 mod cluster;
+mod consul;
 mod etcd;
 mod etcd_security;
 mod etcd_version;
@@ -25,6 +26,7 @@ mod worker;
 
 pub use browser::Browser;
 pub use cluster::Cluster;
+pub use consul::Consul;
 pub use etcd::{Etcd, EtcdOptions, Requests};
 pub use etcd_security::{EtcdSecurity, Tokens};
 pub use etcd_version::EtcdVersion;

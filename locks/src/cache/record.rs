@@ -26,12 +26,29 @@ pub struct RecordFormat {
     /// Layout `key`: the value is a JSON object, and the field at this path is the owner. Without it,
     /// the value is the owner.
     pub owner_field: Option<String>,
+    /// Where the owner stands.
+    pub owner_in: OwnerIn,
+}
+
+/// Where the owner of a `key` lock stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OwnerIn {
+    /// In the value.
+    #[default]
+    Value,
+    /// It is the session that holds the key (Consul).
+    Session,
 }
 
 impl RecordFormat {
     /// Records of that layout whose value is the owner.
     pub fn plain(layout: Layout) -> RecordFormat {
-        RecordFormat { layout, free_values: Vec::new(), owner_field: None }
+        RecordFormat {
+            layout,
+            free_values: Vec::new(),
+            owner_field: None,
+            owner_in: OwnerIn::Value,
+        }
     }
 
     /// What a value of a `key` lock says.
@@ -237,6 +254,7 @@ mod tests {
             layout: Layout::Key,
             free_values: vec![Bytes::from_static(b"none"), Bytes::new()],
             owner_field: owner_field.map(str::to_owned),
+            owner_in: OwnerIn::Value,
         };
         let content = format.content(&Bytes::copy_from_slice(value.as_bytes()));
         assert_eq!(content, expected.map_err(str::to_owned), "{value:?}");

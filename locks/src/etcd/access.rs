@@ -1,13 +1,12 @@
 //! How a cluster lets us in: over TLS, as a user.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
 
 use fencepost_tls::ClientTls;
 
-/// The largest file that is taken for a password's.
-const PASSWORD_BYTES_MAX: u64 = 4096;
+use crate::secret;
 
 /// Where an etcd cluster is, and how it lets us in.
 #[derive(Debug, Clone, Default)]
@@ -96,7 +95,7 @@ impl EtcdUser {
     /// # Errors
     /// If it can't be read, or can't be a password.
     pub fn check(&self) -> io::Result<()> {
-        read(&self.password_file).map(|_| ())
+        secret::read_here(&self.password_file).map(|_| ())
     }
 
     /// The password to log in with now.
@@ -104,33 +103,13 @@ impl EtcdUser {
     /// # Errors
     /// As with [`check`](EtcdUser::check).
     pub(super) async fn password(&self) -> io::Result<Password> {
-        let path = self.password_file.clone();
-        tokio::task::spawn_blocking(move || read(&path)).await?
+        secret::read(&self.password_file).await.map(Password)
     }
 
     /// Why this user is not let in, in words that name the file.
     pub(super) fn told(&self, why: &str) -> String {
         let EtcdUser { name, password_file } = self;
         format!("user {name:?} with the password in {}: {why}", password_file.display())
-    }
-}
-
-fn read(path: &Path) -> io::Result<Password> {
-    // Before it is opened: a pipe would wait for its writer.
-    let metadata = path.metadata()?;
-    if !metadata.is_file() || metadata.len() > PASSWORD_BYTES_MAX {
-        return Err(io::Error::other("it is no file of at most 4 KiB"));
-    }
-    // The error of a conversion would hold the password.
-    let text =
-        String::from_utf8(std::fs::read(path)?).map_err(|_| io::Error::other("it is not UTF-8"))?;
-    let password = text
-        .strip_suffix('\n')
-        .map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
-    if password.is_empty() {
-        Err(io::Error::other("it is empty"))
-    } else {
-        Ok(Password(password.to_owned()))
     }
 }
 

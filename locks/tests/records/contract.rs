@@ -128,7 +128,7 @@ pub(crate) async fn a_thousand_takeovers_refuse_no_holder<W: Shared>(world: &W) 
 
 pub(crate) async fn a_store_that_stands_still_is_an_error_in_time<W: Shared>(world: &W) {
     let (_reader, lock, held) = locked(world, "orders").await;
-    world.stand_still();
+    world.stand_still().await;
     let begun = Instant::now();
     let outcome = lock.confirm(begun, begun + PATIENCE).await;
     println!("{outcome:?}");

@@ -37,6 +37,11 @@ impl Default for MemoryRecords {
     }
 }
 
+/// One that is always there.
+pub(crate) async fn start() -> Option<MemoryRecords> {
+    Some(MemoryRecords::default())
+}
+
 impl MemoryRecords {
     pub(crate) fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap()
@@ -104,7 +109,7 @@ impl World for MemoryRecords {
         self.records().by_key.get_mut(lock).unwrap().is_spoilt = true;
     }
 
-    fn stand_still(&self) {
+    async fn stand_still(&self) {
         self.stands_still.send_replace(true);
     }
 

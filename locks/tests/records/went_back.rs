@@ -77,7 +77,7 @@ async fn a_store_that_stood_still_is_down_and_comes_up_again() {
     let lock = reader.lock(&world.key("orders"));
     let up = || reader.source.status(Instant::now()).up;
     until("it is up", async || up() == Some(true) && lock.is_known()).await;
-    world.stand_still();
+    world.stand_still().await;
     until("it is down", async || up() == Some(false)).await;
     world.go_on();
     until("it is up again", async || up() == Some(true)).await;

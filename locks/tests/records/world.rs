@@ -55,7 +55,7 @@ pub(crate) trait World {
     async fn spoil(&self, lock: &LockKey);
 
     /// Has the store answer nothing, and keep its connections.
-    fn stand_still(&self);
+    async fn stand_still(&self);
 
     /// Has it answer again.
     fn go_on(&self);

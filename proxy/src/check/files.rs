@@ -138,12 +138,10 @@ fn tls(config: &Config) -> impl Iterator<Item = TlsTable> {
             files.map(|tls| TlsContents { ends: tls.expiries(), trusted: tls.trust_entries() });
         Some(TlsTable { key, authorities: "client_ca", files })
     });
-    let sources = config.sources.iter().filter_map(|source| match &source.kind {
-        SourceKind::Etcd { tls, .. } => {
-            Some((format!("source.{}.tls", source.name), tls.as_deref()?))
-        }
-        SourceKind::Memory => None,
-    });
+    let sources = config
+        .sources
+        .iter()
+        .filter_map(|source| Some((format!("source.{}.tls", source.name), source.kind.tls()?)));
     let workers = config.routes.iter().filter_map(|route| match &route.upstream.protocol {
         UpstreamProtocol::Tls(tls) => {
             Some((format!("route.{}.upstream_tls", route.name), &tls.files))

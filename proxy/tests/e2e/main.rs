@@ -35,6 +35,7 @@ mod remembering;
 
 mod outages;
 mod put_back;
+mod record_stores;
 mod secure_store;
 mod steady_state;
 mod stopped;

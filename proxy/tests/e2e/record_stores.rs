@@ -1,0 +1,70 @@
+//! Stores whose records name their own tenures, through the whole program.
+
+use fencepost_tests::{Consul, Worker};
+
+use crate::fencepost::Fencepost;
+use crate::refusal::reason;
+use crate::scene::{Ask, Ledger, send};
+use crate::store::Tenure;
+
+const TAKEOVERS: usize = 300;
+
+/// The delayed write, and takeovers: of a lock that `take` takes for an owner, from whoever has it.
+async fn tells_tenures_apart(
+    source: &str,
+    lock: &str,
+    mut take: impl AsyncFnMut(&str) -> Tenure,
+) -> Fencepost {
+    let worker = Worker::start().await;
+    let first = take("shard-1").await;
+    let fence = Fencepost::launch_text(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[source.store]\n{source}\n\
+         [[route]]\nname = \"one\"\npath = \"/\"\nupstream = \"{}\"\nlock = {{ source = \"store\", {lock} }}\n",
+        worker.endpoint()
+    ))
+    .await;
+    fence.wait_until_ready().await;
+    let ledger = Ledger::default();
+    let ask = async |path: &str, tenure: &Tenure| {
+        send(&fence.listener, &ledger, Ask::post(path).under(tenure)).await
+    };
+    assert_eq!(ask("/first", &first).await.status, 200);
+    let second = take("shard-2").await;
+    assert_eq!(ask("/second", &second).await.status, 200);
+    let third = take("shard-1").await;
+    assert_eq!(ask("/third", &third).await.status, 200);
+    let delayed = ask("/delayed", &first).await;
+    assert_eq!(delayed.status, 412, "{}", delayed.text());
+    assert!(matches!(reason(&delayed), Some("replayed-tenure" | "stale-tenure")));
+    let mut before = third;
+    for round in 1..=TAKEOVERS {
+        let now = take(&format!("shard-{}", round % 3)).await;
+        let answer = ask("/new", &now).await;
+        assert_eq!(answer.status, 200, "takeover {round}, {now:?}: {}", answer.text());
+        let late = ask("/delayed", &before).await;
+        assert_eq!(late.status, 412, "takeover {round}, {before:?}: {}", late.text());
+        before = now;
+    }
+    let seen = worker.seen();
+    assert_eq!(seen.iter().filter(|seen| seen.path == "/new").count(), TAKEOVERS);
+    assert!(!seen.iter().any(|seen| seen.path == "/delayed"), "{seen:?}");
+    fence
+}
+
+#[tokio::test]
+async fn consul_locks_are_told_apart() {
+    let Some(consul) = Consul::start().await else { return };
+    let source = format!("kind = \"consul\"\nurl = \"http://{}\"", consul.address());
+    let mut holder: Option<String> = None;
+    let take = async |_: &str| {
+        if let Some(before) = holder.take() {
+            consul.ask("PUT", &format!("/v1/session/destroy/{before}"), b"").await.unwrap();
+        }
+        let session = consul.session().await;
+        assert!(consul.acquire("locks/orders", &session, b"").await);
+        holder = Some(session.clone());
+        let (index, _) = consul.key("locks/orders").await.unwrap();
+        Tenure::new(&session, index.try_into().unwrap())
+    };
+    tells_tenures_apart(&source, r#"key = "locks/orders""#, take).await;
+}

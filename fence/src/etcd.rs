@@ -46,12 +46,12 @@ const GROUP_NAME_MAX: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidFence {
     /// No endpoint was given.
-    #[error("etcd has no endpoint")]
+    #[error("no endpoint of etcd is given: add one, like http://127.0.0.1:2379")]
     NoEndpoint,
     /// One is not `http://host:port` or `https://host:port`. It is shown without a login:
     /// [`FenceBuilder::user`] takes that.
     #[error(
-        "{0:?} is no endpoint: http://host:port or https://host:port, and who logs in is said apart"
+        "{0:?} is no endpoint: write http://host:port or https://host:port, without a login; FenceBuilder::user takes that"
     )]
     Endpoint(String),
     /// Some endpoints are reached over TLS, and some are not.
@@ -67,10 +67,10 @@ pub enum InvalidFence {
     )]
     Group(String),
     /// The name of the user is invalid.
-    #[error("{0:?} is no name of a user of etcd")]
+    #[error("{0:?} cannot be the name of a user of etcd")]
     User(String),
     /// Endpoints with `https` lack the file of an authority.
-    #[error("https endpoints need the file of an authority")]
+    #[error("https endpoints need the file of the authority that signed etcd's certificate")]
     NoAuthority,
     /// A file for TLS cannot be used.
     #[error("TLS to etcd")]
@@ -292,7 +292,10 @@ mod tests {
         let refused = |endpoints: &[&str]| {
             Fence::etcd(endpoints.iter().copied()).build().unwrap_err().to_string()
         };
-        assert_eq!(refused(&[]), "etcd has no endpoint");
+        assert_eq!(
+            refused(&[]),
+            "no endpoint of etcd is given: add one, like http://127.0.0.1:2379"
+        );
         assert_eq!(endpoint("http://h:1/").unwrap(), "http://h:1");
         for wrong in [
             "127.0.0.1:2379",
@@ -318,7 +321,10 @@ mod tests {
             let why = refused(&[login]);
             assert!(why.contains("is no endpoint") && !why.contains("me"), "{why}");
         }
-        assert_eq!(refused(&["https://h:1"]), "https endpoints need the file of an authority");
+        assert_eq!(
+            refused(&["https://h:1"]),
+            "https endpoints need the file of the authority that signed etcd's certificate"
+        );
         let mixed = "all endpoints have to begin with http://, or all with https://";
         assert_eq!(refused(&["https://h:1", "http://h:2"]), mixed);
         let plain = || Fence::etcd(["http://h:1"]);

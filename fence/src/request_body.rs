@@ -17,7 +17,7 @@ use crate::tenure::TenureState;
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError<E> {
     /// The tenure of its request has ended, or may have ended `handoff_timeout` ago.
-    #[error("cut, since the tenure of its request has ended")]
+    #[error("the body was cut, because the tenure of its request has ended")]
     Cut,
     /// The body's own error.
     #[error(transparent)]

@@ -83,16 +83,16 @@ impl Memory {
         let state_dir = path.display();
         // Its disk may hang: then clients connect, since what they connect to is bound, and nobody
         // serves them.
-        tracing::info!(%state_dir, "looking at what an earlier process has left");
+        tracing::info!(%state_dir, "reading what an earlier process left in the state_dir");
         let (state, remembered) = StateDir::open(path)?;
         let locks: usize = remembered.locks.values().map(BTreeMap::len).sum();
         if remembered.clean {
-            tracing::info!(%state_dir, locks, "remembering: no earlier process has left anything at the worker");
+            tracing::info!(%state_dir, locks, "state_dir: no earlier process has left anything at the worker");
         } else {
             let may_run_for = remembered.longest_orphan_timeout().unwrap_or_default();
             tracing::warn!(
                 %state_dir, locks, ?may_run_for,
-                "remembering: the process before this one did not end cleanly; for as long as its requests may run, each lock \
+                "state_dir: the process before this one did not end cleanly; for as long as its requests may run, each lock \
                  lets in only the last tenure that it let in, or nobody if there may have been others; POST \
                  /locks/KEY/clear-orphans on the admin listener ends the wait"
             );
@@ -349,17 +349,17 @@ impl Memory {
     pub fn close(self, sources: &[LockSource], clean: bool) -> Result<(), StateError> {
         self.note(sources);
         match self.state.close(clean) {
-            Ok(true) => tracing::info!("remembered: nothing is left at the worker"),
+            Ok(true) => tracing::info!("state_dir: nothing is left at the worker"),
             Ok(false) => {
                 tracing::warn!(
-                    "remembered: requests may be left at the worker; the next process will wait for them"
+                    "state_dir: requests may be left at the worker; the next process will wait for them"
                 )
             }
             Err(error @ (StateError::Hangs { .. } | StateError::Unusable { .. })) => {
                 return Err(error);
             }
             Err(error) => {
-                tracing::error!(error = %WithCauses(&error), "the end could not be remembered as a clean one");
+                tracing::error!(error = %WithCauses(&error), "the state_dir could not be told that this process ended cleanly");
             }
         }
         Ok(())

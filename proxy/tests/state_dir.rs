@@ -200,7 +200,10 @@ fn one_process_at_a_time_has_the_directory() {
     assert!(matches!(second, StateError::InUse { .. }));
     let text = second.to_string();
     assert!(
-        text.starts_with(&format!("another fencepost process uses {}", scratch.path().display())),
+        text.starts_with(&format!(
+            "another fencepost process uses the state_dir {}",
+            scratch.path().display()
+        )),
         "{text}"
     );
 

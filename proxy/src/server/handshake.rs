@@ -30,14 +30,14 @@ pub enum HandshakeFailure {
     #[error("the client left")]
     Closed,
     /// The client showed no certificate where one is required, or one that is not trusted.
-    #[error("the client has shown no certificate that is believed")]
+    #[error("the client showed no certificate, or none that is trusted")]
     Certificate,
     /// The client broke off, for example because it does not trust our certificate.
-    #[error("the client broke off")]
+    #[error("the client ended it, perhaps because it does not trust our certificate")]
     Refused,
     /// The two sides have no version or cipher in common, or the client broke a rule, for example by
     /// HTTP in the clear.
-    #[error("the two sides have nothing in common")]
+    #[error("the two sides have no version or cipher in common, or the client speaks no TLS")]
     Protocol,
 }
 

@@ -80,7 +80,7 @@ pub enum BindError {
     },
     /// A socket that the service manager was to pass is not there, or is of no use.
     #[error(
-        "no socket named {name:?} (FileDescriptorName=) was passed to this process that can be listened on"
+        "systemd passed no listening socket named {name:?}: write FileDescriptorName={name} in the socket unit, or choose another address"
     )]
     NotPassed {
         /// Its name.
@@ -89,7 +89,7 @@ pub enum BindError {
         source: io::Error,
     },
     /// The system said no.
-    #[error("{address} cannot be bound")]
+    #[error("cannot listen on {address}")]
     Refused {
         /// The address.
         address: ListenAddress,

@@ -12,7 +12,7 @@ use fencepost_policy::Revision;
 pub enum StateError {
     /// Another process has it.
     #[error(
-        "another fencepost process uses {}: two on one state_dir would each think that it alone feeds the worker; stop the other; a directory of its own is for a process before another worker",
+        "another fencepost process uses the state_dir {}: stop it; or, if this process stands before another worker, give it a state_dir of its own",
         directory.display()
     )]
     InUse {
@@ -21,7 +21,7 @@ pub enum StateError {
     },
     /// What the last process left cannot be trusted.
     #[error(
-        "{} is damaged ({damage}), so what an earlier process left at the worker is not known: restore it; or wait until the longest orphan_timeout has passed since the last process ended, then remove it",
+        "{} is damaged ({damage}), so it is not known what an earlier process left at the worker: restore the file; or wait until the longest orphan_timeout has passed since that process ended, and remove the file",
         file.display()
     )]
     Damaged {
@@ -48,7 +48,7 @@ pub enum StateError {
     },
     /// The disk does not say whether it takes it.
     #[error(
-        "the disk does not answer: a write to the state_dir {} has not ended for {busy_for:.1?}, and is not waited for any longer",
+        "the disk does not answer: a write to the state_dir {} has taken {busy_for:.1?} and has not ended",
         directory.display()
     )]
     Hangs {
@@ -58,7 +58,7 @@ pub enum StateError {
         busy_for: Duration,
     },
     /// It cannot be remembered that this tenure is let in.
-    #[error("a later tenure of the lock is remembered, which began at revision {known}")]
+    #[error("the state_dir has a later tenure of the lock, which began at revision {known}")]
     Later {
         /// Its first revision.
         known: Revision,

@@ -221,13 +221,13 @@ impl Work {
         match outcome {
             Ok(()) => {
                 if had_failed {
-                    tracing::info!(state_dir = %directory.display(), "the state can be written again");
+                    tracing::info!(state_dir = %directory.display(), "the state_dir can be written again");
                 }
                 Ok(())
             }
             Err(error) => {
                 if !had_failed {
-                    let text = "the state cannot be written: tenures that are not on the disk are not let in";
+                    let text = "the state_dir cannot be written: a tenure that is not recorded there is not let in";
                     tracing::error!(state_dir = %directory.display(), %error, "{text}");
                 }
                 self.resume = self.last_commit + RETRY_PERIOD;

@@ -74,7 +74,7 @@ async fn a_process_with_an_unread_access_log_ends_cleanly() {
 
     let status = fence.terminate().await;
     assert!(status.success(), "{status}: {}", fence.log());
-    fence.has_logged("remembered: nothing is left at the worker");
+    fence.has_logged("state_dir: nothing is left at the worker");
     let next = Fencepost::serve(&config).await;
     next.has_logged("no earlier process has left anything at the worker");
     ledger.check(&worker);

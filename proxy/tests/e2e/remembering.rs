@@ -296,7 +296,7 @@ async fn a_stop_that_leaves_a_request_at_the_worker_is_unclean() {
     }
 }
 
-const CLEAN: &str = "remembering: no earlier process has left anything at the worker";
+const CLEAN: &str = "state_dir: no earlier process has left anything at the worker";
 
 /// Starts another process. Its configuration lies beside the state.
 fn started(state_dir: &Scratch, config: &Config, by: &[&str]) -> Process {
@@ -356,7 +356,7 @@ async fn a_start_whose_disk_hangs_can_be_ended_and_leaves_nothing() {
     assert_eq!(code, Some(1), "{log}");
     let told = [
         "the disk does not answer: a write to the state_dir",
-        "looking at what an earlier process has left",
+        "reading what an earlier process left in the state_dir",
     ];
     assert!(told.iter().all(|text| log.contains(text)) && !log.contains("listening"), "{log}");
     std::fs::remove_file(&next).unwrap();

@@ -305,7 +305,7 @@ async fn the_service_is_restarted_drained_and_killed_in_time() {
     let nobody = "http://127.0.0.1:1".to_owned();
     for (wrong, code, says) in [
         (route("wrong"), 64, "mode"),
-        (route("shadow"), 1, "no socket named \"http\" (FileDescriptorName=) was passed"),
+        (route("shadow"), 1, "systemd passed no listening socket named \"http\""),
     ] {
         let config = Config::new(std::slice::from_ref(&nobody), &nobody, &[wrong])
             .listening_on("systemd:http");

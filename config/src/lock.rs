@@ -35,6 +35,8 @@ pub enum Record {
     },
     /// A key of Consul's; the session that holds it is the owner.
     Session,
+    /// A Lease of Kubernetes.
+    Lease,
     /// etcd's Election.
     Election,
     /// etcd's Mutex.
@@ -45,25 +47,30 @@ impl Record {
     /// The layout without its details.
     pub fn layout(&self) -> Layout {
         match self {
-            Record::Key { .. } | Record::Session => Layout::Key,
+            Record::Key { .. } | Record::Session | Record::Lease => Layout::Key,
             Record::Election => Layout::Election,
             Record::Mutex => Layout::Mutex,
         }
     }
+
+    /// The name of the layout in the file.
+    pub fn layout_name(&self) -> &'static str {
+        if *self == Record::Lease { "lease" } else { self.layout().name() }
+    }
 }
 
 /// One of the layouts that records have in a source of that kind.
-fn read_layout(t: &mut Table<'_>, kind: &SourceKind) -> Layout {
-    let choices: Vec<_> = kind.layouts().iter().map(|layout| (layout.name(), *layout)).collect();
+fn read_layout(t: &mut Table<'_>, kind: &SourceKind) -> &'static str {
+    let choices: Vec<_> = kind.layouts().iter().map(|layout| (*layout, *layout)).collect();
     let default = choices[0].0;
     let layout = t.text_or("layout", default, |word| {
-        let is_others = Layout::ALL.iter().any(|layout| layout.name() == word);
+        let is_others = ["key", "election", "mutex", "lease", "counter"].contains(&word);
         one_of(word, &choices).map_err(|must_be| match is_others {
             true => format!("{must_be}: its source is of kind {:?}", kind.name()),
             false => must_be,
         })
     });
-    layout.unwrap_or(choices[0].1)
+    layout.unwrap_or(default)
 }
 
 /// Whether a path to a field, `owner.id` or `/owner/id`, has a name that is empty.
@@ -73,6 +80,7 @@ fn has_empty_name(path: &str) -> bool {
 }
 
 const SESSION_OWNER: &str = "the owner is the id of the session that holds the key";
+const LEASE_OWNER: &str = "the owner is the holderIdentity of the Lease";
 const ELECTION_OWNER: &str = "the owner is the value of the leader's key, as it is";
 const MUTEX_OWNER: &str = "the owner is the full name of the contender's own key, since a human name would let \
     a stalled contender that queued earlier pass for its successor of the same name";
@@ -108,17 +116,18 @@ impl Lock {
             field => Ok(field.to_owned()),
         });
         let (record, owner) = match layout {
-            Layout::Key if is_session => (Record::Session, Some(SESSION_OWNER)),
-            Layout::Key => (Record::Key { free_values, owner_field }, None),
-            Layout::Election => (Record::Election, Some(ELECTION_OWNER)),
-            Layout::Mutex => (Record::Mutex, Some(MUTEX_OWNER)),
+            "lease" => (Record::Lease, Some(LEASE_OWNER)),
+            "election" => (Record::Election, Some(ELECTION_OWNER)),
+            "mutex" => (Record::Mutex, Some(MUTEX_OWNER)),
+            _ if is_session => (Record::Session, Some(SESSION_OWNER)),
+            _ => (Record::Key { free_values, owner_field }, None),
         };
         for key in t.written(&["free_values", "owner_field"]) {
             if let Some(owner) = owner {
                 let whose = match record {
                     Record::Session => "owner = \"session\"".to_owned(),
-                    Record::Key { .. } | Record::Election | Record::Mutex => {
-                        format!("layout = {:?}", layout.name())
+                    Record::Key { .. } | Record::Lease | Record::Election | Record::Mutex => {
+                        format!("layout = {layout:?}")
                     }
                 };
                 t.problem(key, format_args!("is not for {whose}: there {owner}"));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::places::WrittenKey;
 use crate::{Config, Problems};
 
 const REFERENCE: &str = include_str!("../../docs/configuration.md");
@@ -47,6 +48,20 @@ const EVERY_TABLE: &str = r#"
     tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
     username = "fencepost"
     password_file = "/password"
+    [source.kubernetes]
+    kind = "kubernetes"
+    url = "https://127.0.0.1:6443"
+    tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
+    [source.consul]
+    kind = "consul"
+    url = "https://127.0.0.1:8501"
+    tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
+    [[route]]
+    name = "orders"
+    path = "/orders"
+    upstream = "http://127.0.0.1:9000"
+    lock = { source = "consul", key = "orders" }
+    mode = "shadow"
     [[route]]
     name = "shards"
     path = "/"
@@ -74,8 +89,10 @@ fn section(table: &str, parent: &str) -> &'static str {
         ("decisions", "") => "`[decisions]`",
         ("access_log", "") => "`[access_log]`",
         ("group", "") => "`[group]`",
-        ("source", "") => "`[source.NAME]`",
-        ("source", "tls") => "`tls` of a source",
+        ("source.main", "") => "`[source.NAME]`",
+        ("source.kubernetes", "") => "A source of Kubernetes",
+        ("source.consul", "") => "A source of Consul",
+        (_, "tls") if table.starts_with("source.") => "`tls` of a source",
         ("route", "") => "`[[route]]`",
         ("route", "upstream_tls") => "`upstream_tls`",
         ("route", "lock") => "`lock`",
@@ -92,8 +109,13 @@ fn reference_has_every_key_with_its_default_and_no_other() {
     let config = parse(EVERY_TABLE).unwrap_or_else(|problems| panic!("{problems}"));
     let mut known: BTreeMap<(&str, &str), Option<&str>> = BTreeMap::new();
     for table in config.places.tables.iter() {
-        let name = table.name.split(['.', '[']).next().unwrap();
-        for key in &table.keys {
+        let name = match table.name.split(['.', '[']).next().unwrap() {
+            "source" => &*table.name,
+            name => name,
+        };
+        // The kind of a source is described once.
+        let is_said = |key: &&WrittenKey| key.key != "kind" || name == "source.main";
+        for key in table.keys.iter().filter(is_said) {
             known.insert((section(name, key.parent), key.key), key.value.as_deref());
         }
     }

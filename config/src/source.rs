@@ -2,10 +2,9 @@
 
 mod consul;
 mod etcd;
+mod kubernetes;
 
 use std::path::PathBuf;
-
-use fencepost_policy::Layout;
 
 pub use self::etcd::EtcdUser;
 use crate::address::HostPort;
@@ -45,6 +44,15 @@ pub enum SourceKind {
         /// The file of the token; `None`: without one.
         token_file: Option<PathBuf>,
     },
+    /// An API server of Kubernetes: Leases.
+    Kubernetes {
+        /// The server; `None`: that of the cluster in whose pod this process runs.
+        address: Option<HostPort>,
+        /// What it is reached with; `None`: as pods do.
+        tls: Option<Box<ClientTls>>,
+        /// The file of the token; `None`: the pod's, or none beside an address.
+        token_file: Option<PathBuf>,
+    },
     /// A store in this process, for demonstrations.
     Memory,
 }
@@ -52,8 +60,12 @@ pub enum SourceKind {
 /// Reads the keys of one kind; `None` if what is written there makes no source.
 type ReadKind = fn(&mut Table<'_>) -> Option<SourceKind>;
 
-const KINDS: &[(&str, ReadKind)] =
-    &[("etcd", etcd::read), ("consul", consul::read), ("memory", read_memory)];
+const KINDS: &[(&str, ReadKind)] = &[
+    ("etcd", etcd::read),
+    ("consul", consul::read),
+    ("kubernetes", kubernetes::read),
+    ("memory", read_memory),
+];
 
 const NO_MEMORY_KEY: &str =
     r#"a source of kind "memory" is in this process and connects to nothing: leave it out"#;
@@ -64,6 +76,7 @@ impl SourceKind {
         match self {
             SourceKind::Etcd { .. } => "etcd",
             SourceKind::Consul { .. } => "consul",
+            SourceKind::Kubernetes { .. } => "kubernetes",
             SourceKind::Memory => "memory",
         }
     }
@@ -71,18 +84,19 @@ impl SourceKind {
     /// What its servers are reached with; `None`: in cleartext, or it is no server.
     pub fn tls(&self) -> Option<&ClientTls> {
         match self {
-            SourceKind::Etcd { tls, .. } | SourceKind::Consul { tls, .. } => tls.as_deref(),
+            SourceKind::Etcd { tls, .. }
+            | SourceKind::Consul { tls, .. }
+            | SourceKind::Kubernetes { tls, .. } => tls.as_deref(),
             SourceKind::Memory => None,
         }
     }
 
     /// How its records can be laid out. A lock that says nothing has the first of these.
-    pub fn layouts(&self) -> &'static [Layout] {
+    pub fn layouts(&self) -> &'static [&'static str] {
         match self {
-            SourceKind::Etcd { .. } | SourceKind::Memory => {
-                &[Layout::Key, Layout::Election, Layout::Mutex]
-            }
-            SourceKind::Consul { .. } => &[Layout::Key],
+            SourceKind::Etcd { .. } | SourceKind::Memory => &["key", "election", "mutex"],
+            SourceKind::Consul { .. } => &["key"],
+            SourceKind::Kubernetes { .. } => &["lease"],
         }
     }
 }

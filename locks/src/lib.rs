@@ -14,6 +14,10 @@ mod consul;
 mod etcd;
 mod first_to_connect;
 mod group;
+#[cfg(any(feature = "consul", feature = "kubernetes"))]
+mod http_store;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod member;
 mod memory;
 mod record_store;
@@ -28,7 +32,7 @@ pub use cache::{
     TenureChange, Timing, TrackedLock, Unconfirmed, WeakLockSource,
 };
 #[cfg(feature = "consul")]
-pub use consul::{ConsulOptions, ConsulStore, ConsulTls};
+pub use consul::ConsulStore;
 pub use etcd::{
     EtcdAccess, EtcdClient, EtcdError, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch,
     Within, cluster, known_stale_reads,
@@ -38,6 +42,10 @@ pub use group::{
     AskView, CLEAR_SECONDS, GroupCounts, GroupMember, GroupOptions, GroupView, MemberStateView,
     MemberView, Membership, SaidByMember, group_members, may_join,
 };
+#[cfg(any(feature = "consul", feature = "kubernetes"))]
+pub use http_store::{HttpStoreOptions, HttpStoreTls};
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::KubernetesStore;
 pub use member::{Member, MemberProblem};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use record_store::{Hint, READ_TOGETHER_MAX, RecordAnswer, RecordStore};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use fencepost_config::{Config, HostPort, Route, SourceKind, UpstreamAddress};
+use fencepost_config::{Config, Route, SourceKind, UpstreamAddress};
 use fencepost_fence::claim::Guard;
 use fencepost_locks::{
     KeyRange, LockDescription, LockSource, LockStore, MemberProblem, RangeRead, SourceStatus,
@@ -72,8 +72,8 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         let answered = match &configured.kind {
             SourceKind::Etcd { .. } => show_etcd(source, deadline).await?,
             SourceKind::Memory => show_memory(source, deadline).await?,
-            SourceKind::Consul { address, .. } => {
-                show_records(source, &configured.kind, address, deadline).await?
+            kind @ (SourceKind::Consul { .. } | SourceKind::Kubernetes { .. }) => {
+                show_records(source, kind, deadline).await?
             }
         };
         failures += usize::from(!answered);
@@ -177,16 +177,15 @@ async fn show_memory(source: &LockSource, deadline: Instant) -> Result<bool, Unp
 async fn show_records(
     source: &LockSource,
     kind: &SourceKind,
-    address: &HostPort,
     deadline: Instant,
 ) -> Result<bool, Unprinted> {
     let status = until_answered(source, deadline).await;
     let (name, kind) = (source.name(), kind.name());
     match status.up {
-        Some(true) => print(format_args!("source {name}: {kind} at {address} answers"))?,
+        Some(true) => print(format_args!("source {name}: {kind} answers"))?,
         Some(false) => {
             let cause = unsaid_cause(&status);
-            print(format_args!("source {name}: {kind} at {address} cannot be read{cause}"))?;
+            print(format_args!("source {name}: {kind} cannot be read{cause}"))?;
         }
         None => print(format_args!("source {name}: no lock is read from it"))?,
     }
@@ -322,8 +321,8 @@ async fn denied(
 }
 
 pub(crate) fn lock_line(lock: &LockDescription) -> String {
-    let LockDescription { key, layout, holder, as_of, age, waiters, problem, .. } = lock;
-    let layout = layout.name();
+    let LockDescription { key, layout_name: layout, holder, as_of, age, waiters, problem, .. } =
+        lock;
     if let Some(problem) = problem {
         return format!("lock {key} ({layout}): {problem}");
     }

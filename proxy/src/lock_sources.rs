@@ -2,14 +2,17 @@
 //! request that came in under an earlier one, uses it. What it has learnt of its store is kept for
 //! the next one of its name.
 
+use std::env;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use fencepost_config::{Config, HostPort, Source, SourceKind};
+use fencepost_config::{ClientTls, Config, HostPort, Source, SourceKind};
 use fencepost_locks::{
-    ConsulOptions, ConsulStore, ConsulTls, EtcdOptions, EtcdStore, GroupOptions, LockSource,
-    MemoryStore, SourceOptions, SpawnError, Stopped, StorePast, WeakLockSource,
+    ConsulStore, EtcdOptions, EtcdStore, GroupOptions, HttpStoreOptions, HttpStoreTls,
+    KubernetesStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast,
+    WeakLockSource,
 };
 use fencepost_policy::group;
 use fencepost_tls::TlsError;
@@ -26,6 +29,9 @@ use crate::tls_files::TlsFiles;
 /// How often it is looked whether a source has ended. Until then what is known ages, and admits
 /// nobody after `max_age`.
 const FAILED_PERIOD: Duration = Duration::from_millis(500);
+
+/// Where a pod finds what its cluster has given to it.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The lock sources of a process.
 pub struct LockSources {
@@ -92,6 +98,15 @@ pub enum SourcesError {
     /// The other members of the group wait for this one's requests by what it said when it joined.
     #[error("group: a longer orphan_timeout than at the start needs a restart")]
     LongerOrphans,
+    /// No server is named, and this is no pod.
+    #[error(
+        "source.{name}: url is missing, and this process runs in no pod (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set): \
+         write url = \"https://…\" with tls and token_file"
+    )]
+    NotInPod {
+        /// Its name.
+        name: String,
+    },
     /// A source of that name was over another store.
     #[error("this name was that of another store until now: needs a restart")]
     AnotherStore {
@@ -297,10 +312,22 @@ impl LockSources {
         let name = source.name.clone();
         let (started, etcd) = match (&source.kind, self.access(source)?) {
             (SourceKind::Consul { address, tls, token_file }, _) => {
-                let tls = tls.as_deref().map(|tls| self.consul_tls(source, tls)).transpose()?;
-                let (address, token_file) =
-                    ((address.host.to_string(), address.port), token_file.clone());
-                let store = ConsulStore::new(ConsulOptions { address, tls, token_file });
+                let tls = tls.as_deref().map(|tls| self.http_tls(source, tls)).transpose()?;
+                let address = (address.host.clone(), address.port);
+                let token_file = token_file.clone();
+                let store = ConsulStore::new(HttpStoreOptions { address, tls, token_file });
+                (LockSource::spawn_records(&name, options, move || store)?, None)
+            }
+            (SourceKind::Kubernetes { address, tls, token_file }, _) => {
+                let at = match (address, tls.as_deref()) {
+                    (Some(address), Some(tls)) => HttpStoreOptions {
+                        address: (address.host.clone(), address.port),
+                        tls: Some(self.http_tls(source, tls)?),
+                        token_file: token_file.clone(),
+                    },
+                    (_, _) => self.in_pod(source)?,
+                };
+                let store = KubernetesStore::new(at);
                 (LockSource::spawn_records(&name, options, move || store)?, None)
             }
             (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
@@ -321,15 +348,27 @@ impl LockSources {
         Ok((Known { source: started.downgrade(), learnt, has_admitted, name, etcd, kind }, started))
     }
 
-    fn consul_tls(
-        &self,
-        source: &Source,
-        tls: &fencepost_config::ClientTls,
-    ) -> Result<ConsulTls, SourcesError> {
+    /// How a pod reaches the API server of its cluster.
+    fn in_pod(&self, source: &Source) -> Result<HttpStoreOptions, SourcesError> {
+        let variable = |name: &str| env::var(name).ok();
+        let (Some(host), Some(port)) = (
+            variable("KUBERNETES_SERVICE_HOST"),
+            variable("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse().ok()),
+        ) else {
+            return Err(SourcesError::NotInPod { name: source.name.clone() });
+        };
+        let ca = Path::new(SERVICE_ACCOUNT).join("ca.crt");
+        let tls = ClientTls { ca, crl: None, identity: None, server_name: None };
+        let tls = Some(self.http_tls(source, &tls)?);
+        let token_file = Some(Path::new(SERVICE_ACCOUNT).join("token"));
+        Ok(HttpStoreOptions { address: (host, port), tls, token_file })
+    }
+
+    fn http_tls(&self, source: &Source, tls: &ClientTls) -> Result<HttpStoreTls, SourcesError> {
         let wrong = |error| SourcesError::Tls { name: source.name.clone(), source: error };
         let client = client_tls::load(tls, &[b"http/1.1"]).map_err(wrong)?;
         self.tls_files.follow(TlsUse::Source, &source.name, &client.followed());
-        Ok(ConsulTls { client, server_name: tls.server_name.clone() })
+        Ok(HttpStoreTls { client, server_name: tls.server_name.clone() })
     }
 
     /// Reads what a source that goes on needs to be reached in another way, if it is to be.
@@ -373,7 +412,9 @@ impl Known {
                 };
                 self.etcd.is_some() && is_same
             }
-            SourceKind::Consul { .. } | SourceKind::Memory => self.kind == *kind,
+            SourceKind::Consul { .. } | SourceKind::Kubernetes { .. } | SourceKind::Memory => {
+                self.kind == *kind
+            }
         }
     }
 

@@ -122,6 +122,9 @@ pub(crate) fn record_format(record: &Record) -> RecordFormat {
         Record::Session => {
             RecordFormat { owner_in: OwnerIn::Session, ..RecordFormat::plain(Layout::Key) }
         }
+        Record::Lease => {
+            RecordFormat { owner_in: OwnerIn::HolderIdentity, ..RecordFormat::plain(Layout::Key) }
+        }
         Record::Election => RecordFormat::plain(Layout::Election),
         Record::Mutex => RecordFormat::plain(Layout::Mutex),
     }

@@ -38,6 +38,10 @@ pub enum OwnerIn {
     Value,
     /// It is the session that holds the key (Consul).
     Session,
+    /// In the holder of a Lease (Kubernetes).
+    HolderIdentity,
+    /// In a column, beside a number that rises with each tenure (SQL).
+    Column,
 }
 
 impl RecordFormat {
@@ -48,6 +52,15 @@ impl RecordFormat {
             free_values: Vec::new(),
             owner_field: None,
             owner_in: OwnerIn::Value,
+        }
+    }
+
+    /// The name of the layout, as a configuration has it.
+    pub fn layout_name(&self) -> &'static str {
+        match self.owner_in {
+            OwnerIn::Value | OwnerIn::Session => self.layout.name(),
+            OwnerIn::HolderIdentity => "lease",
+            OwnerIn::Column => "counter",
         }
     }
 

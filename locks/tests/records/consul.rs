@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use fencepost_locks::{ConsulOptions, ConsulStore, OwnerIn, RecordFormat};
+use fencepost_locks::{ConsulStore, HttpStoreOptions, OwnerIn, RecordFormat};
 use fencepost_policy::{Layout, LockKey, Revision};
 use fencepost_tests::{Consul, PATIENCE, Process, eventually};
 use tokio::time::Instant;
@@ -31,9 +31,9 @@ impl ConsulWorld {
     /// What the newest write to the key has given its holder.
     async fn newest(&self, lock: &LockKey, owner: &str) -> Presented {
         let (index, session) = self.consul.key(lock.as_str()).await.unwrap();
-        let owner = match self.owner_in {
-            OwnerIn::Value => owner.to_owned(),
-            OwnerIn::Session => session.unwrap(),
+        let owner = match session {
+            Some(session) if self.owner_in == OwnerIn::Session => session,
+            _ => owner.to_owned(),
         };
         Presented { owner, revision: Revision::new(index).unwrap() }
     }
@@ -44,7 +44,7 @@ impl World for ConsulWorld {
 
     fn store(&self) -> ConsulStore {
         let address = self.consul.address();
-        ConsulStore::new(ConsulOptions {
+        ConsulStore::new(HttpStoreOptions {
             address: (address.ip().to_string(), address.port()),
             tls: None,
             token_file: None,
@@ -82,9 +82,9 @@ impl World for ConsulWorld {
         self.consul.ask("PUT", &path, b"").await.unwrap();
     }
 
-    async fn spoil(&self, lock: &LockKey) {
+    async fn spoil(&self, lock: &LockKey) -> bool {
         let session = self.session(lock).unwrap();
-        assert!(self.consul.acquire(lock.as_str(), &session, b"no json").await);
+        self.consul.acquire(lock.as_str(), &session, b"no json").await
     }
 
     async fn stand_still(&self) {

@@ -4,6 +4,7 @@
 
 mod consul;
 mod contract;
+mod kubernetes;
 mod memory;
 mod went_back;
 mod world;
@@ -31,6 +32,7 @@ every_store! {
     stores: {
         in_memory: crate::memory::start(),
         in_consul: crate::consul::ConsulWorld::start(),
+        in_kubernetes: crate::kubernetes::KubernetesWorld::start(),
     }
     rules: {
         the_holder_is_admitted_and_nobody_else,

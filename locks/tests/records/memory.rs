@@ -105,8 +105,9 @@ impl World for MemoryRecords {
         self.records().by_key.get_mut(lock).unwrap().owner = None;
     }
 
-    async fn spoil(&self, lock: &LockKey) {
+    async fn spoil(&self, lock: &LockKey) -> bool {
         self.records().by_key.get_mut(lock).unwrap().is_spoilt = true;
+        true
     }
 
     async fn stand_still(&self) {

@@ -51,8 +51,10 @@ pub(crate) trait World {
 
     async fn release(&self, lock: &LockKey, held: &Presented);
 
-    /// Makes the record one that cannot be read.
-    async fn spoil(&self, lock: &LockKey);
+    /// Makes the record one that cannot be read. False where the store takes no such record.
+    async fn spoil(&self, _: &LockKey) -> bool {
+        false
+    }
 
     /// Has the store answer nothing, and keep its connections.
     async fn stand_still(&self);

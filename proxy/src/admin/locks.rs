@@ -127,7 +127,8 @@ fn source_json(source: &LockSource, now: Instant) -> Value {
 pub(crate) fn lock_json(lock: &LockDescription, hint: Option<String>) -> Value {
     let LockDescription {
         key,
-        layout,
+        layout: _,
+        layout_name,
         holder,
         as_of,
         age,
@@ -142,7 +143,7 @@ pub(crate) fn lock_json(lock: &LockDescription, hint: Option<String>) -> Value {
         .map(|there| json!({ "tenure": there.tenure.get(), "running": there.running, "orphans": there.orphans }));
     json!({
         "key": key.as_str(),
-        "layout": layout.name(),
+        "layout": layout_name,
         "owner": holder.as_ref().map(|(owner, ..)| owner.to_string()),
         "first": holder.as_ref().map(|(_, first, _)| first.get()),
         "last": holder.as_ref().map(|(.., last)| last.get()),

@@ -68,7 +68,7 @@ impl Admin {
                 Freshness::Linearizable => "linearizable",
             },
             "max_age_seconds": route.max_age.as_secs_f64(),
-            "layout": lock.map(|lock| lock.record.layout().name()),
+            "layout": lock.map(|lock| lock.record.layout_name()),
             "key": lock.map(|lock| lock.key.as_str()),
             "source": in_force.label.source.as_deref(),
             "requests": requests(&metrics.requests),

@@ -63,7 +63,7 @@ pub(super) async fn conflicts(old: &Generation, earlier: &Earlier, config: &Conf
             problems.push(config.places.problem(&key, text).to_string());
         };
         if let Some(known) = read_otherwise {
-            let (before, after) = (known.layout().name(), format.layout.name());
+            let (before, after) = (known.format().layout_name(), format.layout_name());
             problem(match before == after {
                 true => format!(
                     "the record of {} is read in another way by requests under way, and one gate can't do both: needs a restart",

@@ -1,6 +1,6 @@
 //! Stores whose records name their own tenures, through the whole program.
 
-use fencepost_tests::{Consul, Worker};
+use fencepost_tests::{ApiServer, Consul, Worker};
 
 use crate::fencepost::Fencepost;
 use crate::refusal::reason;
@@ -9,7 +9,7 @@ use crate::store::Tenure;
 
 const TAKEOVERS: usize = 300;
 
-/// The delayed write, and takeovers: of a lock that `take` takes for an owner, from whoever has it.
+/// The delayed write, and takeovers, of a lock that `take` takes for an owner.
 async fn tells_tenures_apart(
     source: &str,
     lock: &str,
@@ -67,4 +67,21 @@ async fn consul_locks_are_told_apart() {
         Tenure::new(&session, index.try_into().unwrap())
     };
     tells_tenures_apart(&source, r#"key = "locks/orders""#, take).await;
+}
+
+#[tokio::test]
+async fn leases_of_kubernetes_are_told_apart() {
+    let Some(server) = ApiServer::start().await else { return };
+    server.permit_reader().await;
+    let source = format!(
+        "kind = \"kubernetes\"\nurl = \"https://{}\"\ntls = {{ ca = {:?} }}\ntoken_file = {:?}",
+        server.address(),
+        server.authority_file(),
+        server.token_file("reader")
+    );
+    let take = async |owner: &str| {
+        let lease = server.hold("orders", owner).await;
+        Tenure::new(owner, lease.resource_version.try_into().unwrap())
+    };
+    tells_tenures_apart(&source, r#"key = "default/orders""#, take).await;
 }

@@ -15,6 +15,8 @@ pub struct LockDescription {
     pub key: LockKey,
     /// How its record is laid out.
     pub layout: Layout,
+    /// The name of that in a configuration.
+    pub layout_name: &'static str,
     /// Who holds it, if anybody does, and the lowest and highest revision that name the tenure.
     pub holder: Option<(Owner, Revision, Revision)>,
     /// The revision at which it was last seen to change or read whole; `None` before it is first
@@ -42,6 +44,7 @@ impl TrackedLock {
         LockDescription {
             key: self.key().clone(),
             layout: self.layout(),
+            layout_name: self.format().layout_name(),
             holder: snapshot
                 .and_then(Snapshot::tenure)
                 .map(|held| (held.owner.clone(), held.first, held.last)),

@@ -169,7 +169,7 @@ mod tests {
             (
                 "--group",
                 Some("a b"),
-                "a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is a metric label",
+                "a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is part of the keys in etcd",
             ),
             ("--state-dir", Some("x"), &format!("{dir}, not \"x\"")),
             ("--admin", Some("10.0.0.1:1"), exposed),

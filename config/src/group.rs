@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::lock::Lock;
 use crate::problem::must_be;
-use crate::reader::{Table, parse_name};
+use crate::reader::{Table, parse_name_of};
 use crate::route::{Mode, Route};
 use crate::source::{Source, SourceKind, find_source};
 use crate::units::{MINUTE, SECOND};
@@ -31,7 +31,8 @@ impl Group {
 
     pub(crate) fn read(t: &mut Table<'_>, sources: &[Source]) -> Option<Group> {
         let what = "the name of the group, the same for all processes before one worker";
-        let name = t.required("name", what, parse_name);
+        let in_keys = "it is part of the keys in etcd";
+        let name = t.required("name", what, |name| parse_name_of(name, in_keys));
         let named = t.text("source", |name| find_source(name, sources));
         let prefix = t.text_or("prefix", "/fencepost/", parse_prefix);
         let member_ttl = t.time("member_ttl", 3 * SECOND..=5 * MINUTE, 15 * SECOND);

@@ -441,9 +441,14 @@ fn fitting<N: TryFrom<i64>>(number: i64) -> N {
 
 /// The name of a route or source.
 pub(crate) fn parse_name(name: &str) -> Read<String> {
+    parse_name_of(name, "it is a metric label")
+}
+
+/// A name of those letters, for this reason.
+pub(crate) fn parse_name_of(name: &str, why: &str) -> Read<String> {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if !(1..=64).contains(&name.len()) || !name.bytes().all(is_part) {
-        return Err("a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is a metric label".to_owned());
+        return Err(format!("a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: {why}"));
     }
     Ok(name.to_owned())
 }

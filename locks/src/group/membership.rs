@@ -37,6 +37,8 @@ pub struct Membership {
     sent: AtomicU64,
     /// The revision at which it joined; 0 before.
     joined: AtomicU64,
+    /// By how much the clock of its standing runs ahead, in nanoseconds; 0 but in tests.
+    ahead: AtomicU64,
     requests: mpsc::UnboundedSender<Request>,
     changed: Notify,
     view: Mutex<Arc<GroupView>>,
@@ -66,6 +68,7 @@ impl Membership {
             options,
             sent: AtomicU64::new(0),
             joined: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
             requests,
             changed: Notify::new(),
             view: Mutex::default(),
@@ -83,7 +86,7 @@ impl Membership {
     /// What this process may do now. Look at it before each request is let in, and before each
     /// write to a worker.
     pub fn standing(&self) -> Standing {
-        Standing::of(self.sent(), self.options.timing.member_ttl, boot_time())
+        Standing::of(self.sent(), self.options.timing.member_ttl, self.now())
     }
 
     /// Whether it may let requests in.
@@ -104,7 +107,7 @@ impl Membership {
     /// if it stays what it is.
     pub fn changes_in(&self) -> Option<Duration> {
         let ttl = self.options.timing.member_ttl;
-        let since = boot_time().0.saturating_sub(self.sent()?.0);
+        let since = self.now().0.saturating_sub(self.sent()?.0);
         let ends = [ttl * 2 / 3, ttl * 19 / 20];
         ends.iter().find_map(|end| end.checked_sub(Duration::from_nanos(since)))
     }
@@ -113,6 +116,14 @@ impl Membership {
     /// nothing, take it before looking, and await it after.
     pub fn changed(&self) -> Notified<'_> {
         self.changed.notified()
+    }
+
+    /// Has the standing end so much sooner from now on. For tests: a wait of that length may take
+    /// longer on a busy machine.
+    pub fn set_clock_ahead(&self, by: Duration) {
+        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.ahead.store(nanos, Ordering::Relaxed);
+        self.changed.notify_waiters();
     }
 
     /// Sets which locks are guarded by routes that only watch: this process cannot answer for
@@ -168,6 +179,10 @@ impl Membership {
 
     pub(super) fn show(&self, view: GroupView) {
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    }
+
+    fn now(&self) -> Moment {
+        Moment(boot_time().0.saturating_add(self.ahead.load(Ordering::Relaxed)))
     }
 
     fn sent(&self) -> Option<Moment> {

@@ -93,6 +93,9 @@ async fn follow(membership: Arc<Membership>, upstream: Arc<str>, connections: Co
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use fencepost_tests::{eventually, until};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
     use tokio::task::LocalSet;
@@ -141,14 +144,15 @@ mod tests {
     async fn paused_write_goes_on_once_the_process_stands_again() {
         run(async {
             let world = World::new().await;
-            world.member.lapse().await;
-            let (store, socket) = (world.member.store.clone(), world.socket.clone());
+            world.member.lapse();
+            let (membership, socket) =
+                (Arc::clone(world.member.membership()), world.socket.clone());
             let read = tokio::task::spawn_local(world.write_late());
             while !socket.is_write_blocked() {
                 assert_eq!(socket.bytes_written(), 6);
                 tokio::task::yield_now().await;
             }
-            store.resume();
+            membership.set_clock_ahead(Duration::ZERO);
             assert_eq!(read.await.unwrap(), b"late");
         })
         .await;
@@ -158,11 +162,10 @@ mod tests {
     async fn connection_is_reset_when_the_standing_is_lost() {
         run(async {
             let mut world = World::new().await;
-            world.member.store.pause();
+            world.member.cut();
             let mut read = Vec::new();
             world.worker.read_to_end(&mut read).await.unwrap();
             assert!(read.is_empty() && world.socket.is_broken());
-            assert!(world.member.membership().changes_in().is_none(), "it paused before");
             assert!(world.write_late().await.is_empty());
         })
         .await;
@@ -175,13 +178,13 @@ mod tests {
             let mut world = World::new().await;
             world.in_group = None; // Nothing resets it but its own look.
             let joined = world.member.membership().stands_since();
-            world.member.until(|membership| membership.view().me.is_some()).await;
-            let id = world.member.membership().view().me.unwrap();
+            let membership = Arc::clone(world.member.membership());
+            let id = eventually("its name", async || membership.view().me).await;
             world.member.store.delete(format!("/g/{id}")).expect("its key");
-            let has_joined_anew = |membership: &Membership| {
+            until("it has joined anew", async || {
                 membership.stands_since().is_some_and(|since| Some(since) != joined)
-            };
-            world.member.until(has_joined_anew).await;
+            })
+            .await;
             assert!(world.write_late().await.is_empty());
         })
         .await;

@@ -77,9 +77,12 @@ pub(crate) mod tests {
 
     use fencepost_locks::{GroupOptions, LockSource, MemoryStore, SourceOptions};
     use fencepost_policy::group::Timing;
-    use tokio::time::timeout;
+    use fencepost_tests::until;
 
     use super::*;
+
+    /// Long enough for a machine that stands still. The standing ends by the clock of the tests.
+    const MEMBER_TTL: Duration = Duration::from_secs(300);
 
     /// A member of a group that has joined.
     pub(crate) struct Member {
@@ -89,8 +92,8 @@ pub(crate) mod tests {
 
     impl Member {
         pub(crate) async fn joined() -> Member {
-            let member_ttl = Duration::from_secs(3); // The least that can be configured.
-            let timing = Timing { member_ttl, orphan_timeout: Duration::from_secs(1) };
+            let orphan_timeout = Duration::from_secs(1);
+            let timing = Timing { member_ttl: MEMBER_TTL, orphan_timeout };
             let (host, version) = ("h".into(), "v".into());
             let group =
                 GroupOptions { name: "g".into(), prefix: "/g/".into(), timing, host, version };
@@ -99,7 +102,7 @@ pub(crate) mod tests {
             let of_source = store.clone();
             let source = LockSource::spawn("main", options, || of_source).unwrap();
             let member = Member { store, source };
-            member.until(Membership::stands).await;
+            until("it stands", async || member.membership().stands()).await;
             member
         }
 
@@ -107,20 +110,13 @@ pub(crate) mod tests {
             self.source.group().unwrap()
         }
 
-        pub(crate) async fn until(&self, is_so: impl Fn(&Membership) -> bool) {
-            loop {
-                let changed = self.membership().changed();
-                if is_so(self.membership()) {
-                    return;
-                }
-                let time = self.membership().changes_in().unwrap_or(Duration::from_secs(60));
-                let _ = timeout(time, changed).await;
-            }
+        pub(crate) fn lapse(&self) {
+            self.membership().set_clock_ahead(MEMBER_TTL * 2 / 3);
+            assert_eq!(self.membership().standing(), Standing::Lapsed);
         }
 
-        pub(crate) async fn lapse(&self) {
-            self.store.pause();
-            self.until(|membership| !membership.stands()).await;
+        pub(crate) fn cut(&self) {
+            self.membership().set_clock_ahead(MEMBER_TTL);
         }
     }
 }

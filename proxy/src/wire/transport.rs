@@ -285,12 +285,9 @@ mod tests {
         let (mut worker, _) = listener.accept().await.unwrap();
         let mut transport = Transport::from(stream);
         transport.write_while_standing(GroupWrites::new(Arc::clone(&membership), "worker".into()));
-        member.store.pause();
         let written = poll_fn(|cx| {
             transport.poll_standing(cx, |stream, cx| {
-                while membership.stands() {
-                    std::hint::spin_loop();
-                }
+                member.lapse();
                 stream.poll_write(cx, b"late")
             })
         });

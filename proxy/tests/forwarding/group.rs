@@ -6,12 +6,11 @@ use std::time::Duration;
 use fencepost::server::Protocol;
 use fencepost::upstream::Ending;
 use fencepost_locks::{GroupOptions, LockSource, Membership, MemoryStore, SourceOptions};
-use fencepost_policy::group::Timing;
-use tokio::time::timeout;
+use fencepost_policy::group::{Standing, Timing};
+use fencepost_tests::until;
 
 use crate::support::{
-    Certificates, Event, Http2Worker, MOMENT, PATIENCE, Proxy, Settings, TlsWorker, Worker, read,
-    some,
+    Certificates, Event, Http2Worker, MOMENT, Proxy, Settings, TlsWorker, Worker, read, some,
 };
 
 const UPLOAD: &str = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\nbegin";
@@ -23,24 +22,23 @@ const UPGRADE: &str =
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
-/// A member of a group that has joined. It has the least `member_ttl` that there is.
+/// Long enough for a machine that stands still. The standing ends by the clock of the tests.
+const MEMBER_TTL: Duration = Duration::from_secs(300);
+
+/// A member of a group that has joined.
 struct Member {
-    store: MemoryStore,
     source: LockSource,
 }
 
 impl Member {
     async fn joined() -> Member {
-        let timing =
-            Timing { member_ttl: Duration::from_secs(3), orphan_timeout: Duration::from_secs(1) };
+        let timing = Timing { member_ttl: MEMBER_TTL, orphan_timeout: Duration::from_secs(1) };
         let (host, version) = ("h".into(), "v".into());
         let group = GroupOptions { name: "g".into(), prefix: "/g/".into(), timing, host, version };
         let options = SourceOptions { group: Some(group), ..SourceOptions::default() };
-        let store = MemoryStore::new();
-        let of_source = store.clone();
-        let source = LockSource::spawn("main", options, || of_source).unwrap();
-        let member = Member { store, source };
-        member.until(Membership::stands).await;
+        let source = LockSource::spawn("main", options, MemoryStore::new).unwrap();
+        let member = Member { source };
+        until("it stands", async || member.membership().stands()).await;
         member
     }
 
@@ -48,20 +46,17 @@ impl Member {
         self.source.group().unwrap()
     }
 
-    async fn until(&self, is_so: impl Fn(&Membership) -> bool) {
-        loop {
-            let changed = self.membership().changed();
-            if is_so(self.membership()) {
-                return;
-            }
-            let _ = timeout(self.membership().changes_in().unwrap_or(PATIENCE), changed).await;
-        }
+    fn lapse(&self) {
+        self.membership().set_clock_ahead(MEMBER_TTL * 2 / 3);
+        assert_eq!(self.membership().standing(), Standing::Lapsed);
     }
 
-    /// Its writes are not acknowledged any more, until its standing has lapsed.
-    async fn lapse(&self) {
-        self.store.pause();
-        self.until(|membership| !membership.stands()).await;
+    fn cut(&self) {
+        self.membership().set_clock_ahead(MEMBER_TTL);
+    }
+
+    fn stand_again(&self) {
+        self.membership().set_clock_ahead(Duration::ZERO);
     }
 
     /// Those of a proxy that streams all bodies.
@@ -88,14 +83,13 @@ async fn upload_pauses_until_its_process_stands_again() {
     assert!(tls_peer.next_request().is_some());
     assert_eq!(tls_peer.exactly(5), b"begin");
 
-    member.lapse().await;
+    member.lapse();
     client.send("more");
     tls_client.send("more");
     assert_eq!(peer.within(MOMENT), b"");
-    member.store.resume();
+    member.stand_again();
     assert_eq!(peer.exactly(4), b"more");
     assert_eq!(tls_peer.exactly(4), b"more");
-    assert!(member.membership().stands());
     peer.respond("done");
     tls_peer.respond("done");
     assert_eq!((client.answer().1, tls_client.answer().1), (b"done".to_vec(), b"done".to_vec()));
@@ -121,13 +115,14 @@ async fn what_is_unfinished_ends_with_the_standing() {
     tunnel.send(SWITCH);
     switched.head();
 
-    member.lapse().await;
+    member.lapse();
     uploading.send("more");
     switched.send("more");
+    assert_eq!(upload.within(MOMENT), b"");
+    member.cut();
     for peer in [&mut upload, &mut request, &mut tunnel] {
         assert_eq!(peer.until_end(), b"");
     }
-    assert!(member.membership().changes_in().is_none(), "whole requests were waited for");
     let events = proxy.wait_for_events(3);
     assert!(events.contains(&Event::Finished(Ending::BodyCut)), "{events:?}");
     assert_eq!(
@@ -140,8 +135,7 @@ async fn what_is_unfinished_ends_with_the_standing() {
     }
     assert_eq!(switched.until_end(), b"");
 
-    member.store.resume();
-    member.until(Membership::stands).await;
+    member.stand_again();
     let mut client = proxy.client();
     client.send(GET);
     let mut peer = worker.next();
@@ -166,10 +160,10 @@ async fn http2_requests_end_with_the_standing() {
     asking.send(GET);
     let (_request, _respond) = worker.next().await;
 
-    member.lapse().await;
+    member.lapse();
     uploading.send("4\r\nmore\r\n");
+    member.cut();
     assert!(read(body).await.is_err(), "neither more nor an end");
-    assert!(member.membership().changes_in().is_none(), "whole requests were waited for");
     let events = tokio::task::block_in_place(|| proxy.wait_for_events(2));
     assert!(events.contains(&Event::Finished(Ending::BodyCut)), "{events:?}");
     assert!(events.contains(&Event::Finished(Ending::Reset)), "{events:?}");

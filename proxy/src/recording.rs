@@ -8,6 +8,7 @@ use bytes::Bytes;
 use fencepost_fence::claim::Claim;
 use fencepost_locks::TrackedLock;
 use fencepost_policy::{FenceToken, LockKey, Rejection, Revision};
+use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -115,7 +116,11 @@ impl RequestContext {
         let (decision_id, Subject { lock, detail, .. }) = (decision.as_str(), subject);
         let refusal =
             Refusal { reason, lock, decision: decision_id, stale_status, retry_after, detail };
-        let answer = boxed(|| refusal.answer(self.form).map(ResponseBody::Whole));
+        let mut answer = boxed(|| refusal.answer(self.form).map(ResponseBody::Whole));
+        if reason == Rejection::OutOfGroup {
+            // A balancer that passes TCP on sends the next connection to a member that stands.
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         self.record(decision, Outcome::Refused(reason), subject, Some(answer.status()));
         answer
     }

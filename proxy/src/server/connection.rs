@@ -42,6 +42,8 @@ pub(super) struct ConnectionState {
     /// The last request whose body was held back and not asked for: the connection ends with its
     /// response. 0: none.
     pub(super) unasked: u64,
+    /// On HTTP/2: whether an answer asked the client to leave.
+    pub(super) is_to_leave: bool,
     /// On HTTP/1: what takes the connection over once the response that switches protocols is out.
     pub(super) tunnel: Option<Tunnel>,
     /// On HTTP/2: the request that has just begun, until its stream takes this.
@@ -149,6 +151,11 @@ impl Connection {
     /// How many requests it has had.
     pub(super) fn requests(&self) -> u64 {
         self.state.borrow().requests
+    }
+
+    /// Whether the client is to be asked to leave. Over HTTP/1 the last response says so.
+    pub(super) fn is_to_leave(&self) -> bool {
+        self.protocol() == Protocol::Http2 && (self.is_spent() || self.state.borrow().is_to_leave)
     }
 
     /// Whether it has had as many requests as it may have.

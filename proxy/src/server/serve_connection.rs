@@ -212,7 +212,8 @@ where
 }
 
 /// Drives hyper's connection until it ends. Asks the client to leave when the server has come to
-/// `leaves_at`, or when the client has had all its HTTP/2 requests. Drops the connection when the
+/// `leaves_at`, when the client has had all its HTTP/2 requests, or when the answer to one of them
+/// says so. Drops the connection when the
 /// client does nothing for too long, or when others need its slot.
 async fn drive<C>(
     serving: &mut C,
@@ -226,8 +227,6 @@ where
 {
     let (connection, activity) = (&*opened.connection, &opened.connection.activity);
     let is_http2 = connection.protocol() == Protocol::Http2;
-    // Over HTTP/1 the last response says so.
-    let is_spent = || is_http2 && connection.is_spent();
     let mut client = ClientTimeout::new(opened.since);
     let mut leaves = false;
     loop {
@@ -239,7 +238,7 @@ where
                 Err(_) => End::Dropped,
             },
             () = connection.client_left() => return End::Dropped,
-            () = until(|| !leaves && (thread.stage() >= leaves_at || is_spent())) => None,
+            () = until(|| !leaves && (thread.stage() >= leaves_at || connection.is_to_leave())) => None,
             () = until(|| {
                 // A response that its client has not read keeps the connection from making room.
                 activity.set_write_blocked(connection.socket.is_write_blocked());
@@ -248,7 +247,7 @@ where
             closing = client.over(connection) => Some(closing),
         };
         match closing {
-            None if is_spent() => activity.count_closing(Closing::Requests),
+            None if is_http2 && connection.is_spent() => activity.count_closing(Closing::Requests),
             None => {}
             Some(Closing::Idle) if leaves => return End::Overstayed,
             // A client that is just sending a request hears that it was not looked at.

@@ -68,7 +68,8 @@ where
     }
 }
 
-/// One request, `None` if it was not taken: from hyper's hands through the service and back.
+/// One request, `None` if it was not taken: from hyper's hands through the service and back. An
+/// answer with `Connection: close` has its client leave, over HTTP/2 too.
 ///
 /// # Errors
 /// If the request was not taken.
@@ -92,6 +93,10 @@ where
     let Ok(mut response) = service.call(request).await;
     let connection = sending.connection();
     if connection.protocol() == Protocol::Http2 {
+        // HTTP/2 has no such field; its word for that is GOAWAY.
+        if response.headers_mut().remove(CONNECTION).is_some() {
+            connection.state.borrow_mut().is_to_leave = true;
+        }
         return Ok(with_body(response, version, sending));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
+use crate::frames::{Client, GOAWAY, NO_ERROR, ask, code};
 use crate::refusal::{assert_refused, reason};
 use crate::scene::{Ask, Scene, send};
 use crate::store::{Layout, Tenure};
@@ -259,6 +260,36 @@ async fn a_member_that_cannot_write_its_key_lets_nothing_in() {
     pair.finish().await;
 }
 
+/// A balancer that passes TCP on kept clients with the member that refused them.
+#[tokio::test]
+async fn out_of_group_refusals_make_clients_connect_anew() {
+    let route = k().with("exempt_methods = [\"GET\"]").with("max_age = \"1h\"");
+    let scene = Scene::with(EtcdVersion::V3_5, &[route], in_group).await;
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    let mut line = scene.line().await;
+    let before = line.send(Ask::post("/before").under(&tenure)).await.unwrap();
+    assert_eq!((before.status, before.header("connection")), (200, None));
+    let latch = scene.worker.holds("/held");
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    client.send(ask(1, "GET", "/held", &tenure)).await;
+    scene.worker.wait_for(2).await;
+    scene.etcd.pause().await;
+    scene.until_metric("fencepost_group_standing", 0.0).await;
+
+    let refused = line.send(Ask::post("/refused").under(&tenure)).await.unwrap();
+    assert_eq!(reason(&refused), Some("out-of-group"), "{}", refused.text());
+    assert_eq!(refused.header("connection"), Some("close"));
+    assert_eq!(line.connection().rest().await.unwrap(), b"");
+    client.send(ask(3, "PUT", "/refused", &tenure)).await;
+    for _ in 0..2 {
+        // The first lets in what is on its way, the second names the last request.
+        assert_eq!(code(&client.next(GOAWAY).await), NO_ERROR);
+    }
+    latch.open();
+    assert!(client.is_answered(1).await, "what is under way goes on");
+    scene.finish().await;
+}
+
 /// The answer of a request that is refused because its member has lost touch.
 async fn until_refused(scene: &Scene, tenure: &Tenure) -> Response {
     eventually("a request is refused as out-of-group", async || {
@@ -299,6 +330,18 @@ async fn the_word_of_an_operator_ends_the_wait_for_a_member() {
     pair.scene.ledger.check(&pair.scene.worker);
 }
 
+fn half_an_upload(tenure: &Tenure) -> Vec<u8> {
+    let head = format!(
+        "POST /upload HTTP/1.1\r\nHost: test\r\nFence-Owner: {}\r\nFence-Revision: {}\r\nContent-Length: 400000\r\n\r\n",
+        tenure.owner, tenure.revision
+    );
+    [head.into_bytes(), vec![b'x'; 200_000]].concat()
+}
+
+fn has_half(seen: &[Seen]) -> bool {
+    seen.iter().any(|one| one.path == "/upload" && one.body_bytes == 200_000)
+}
+
 /// A paused master's upload reached the worker after the next holder's requests: here it is the proxy
 /// that was paused, for longer than the others wait for it.
 #[tokio::test]
@@ -306,15 +349,8 @@ async fn a_member_that_stood_still_writes_nothing_more_of_an_upload_when_it_wake
     let mut pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
     let old = pair.scene.store.hold(LOCK, "shard-1").await;
     let mut client = Connection::open(pair.scene.fence.listener.clone()).await.unwrap();
-    let head = format!(
-        "POST /upload HTTP/1.1\r\nHost: test\r\nFence-Owner: {}\r\nFence-Revision: {}\r\nContent-Length: 400000\r\n\r\n",
-        old.owner, old.revision
-    );
-    client.send([head.into_bytes(), vec![b'x'; 200_000]].concat()).await.unwrap();
-    let arrived = |seen: &[Seen]| {
-        seen.iter().find(|one| one.path == "/upload").is_some_and(|one| one.body_bytes == 200_000)
-    };
-    pair.scene.worker.wait_until("half of the upload", |seen| arrived(seen)).await;
+    client.send(half_an_upload(&old)).await.unwrap();
+    pair.scene.worker.wait_until("half of the upload", has_half).await;
     pair.scene.fence.process().pause().await;
     client.send(vec![b'x'; 200_000]).await.unwrap();
     let new = pair.scene.store.hold(LOCK, "shard-2").await;

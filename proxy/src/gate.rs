@@ -130,6 +130,7 @@ async fn send(
                 error @ (SendError::NoAnswer { .. }
                 | SendError::Unreadable(_)
                 | SendError::Coded
+                | SendError::LostStanding
                 | SendError::Timeout
                 | SendError::Body(_)),
             ) => {
@@ -259,15 +260,18 @@ impl RequestContext {
             SendError::Body(BodyFault::Slow) => Failure::SlowBodyCut,
             SendError::Body(BodyFault::Large) => Failure::LargeBodyCut,
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => Failure::Declined,
+            SendError::LostStanding => Failure::LostStanding,
             SendError::Coded => Failure::CodedAnswer,
             SendError::Unreadable(_) => Failure::UnreadableAnswer,
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. }
             | SendError::Unsent { .. } => Failure::NoAnswer,
         };
         // A body that did not arrive is the client's fault; a request that was cut with its tenure
-        // is ours.
-        let is_the_workers =
-            !matches!(error, SendError::Body(_) | SendError::NoAnswer { source: None, .. });
+        // is ours, or with our standing, which has a warning of its own.
+        let is_the_workers = !matches!(
+            error,
+            SendError::Body(_) | SendError::NoAnswer { source: None, .. } | SendError::LostStanding
+        );
         self.log_failure(failure, error, is_the_workers);
         let why = if let SendError::Unreadable(why) = error { Some(why.as_str()) } else { None };
         self.fail_for(failure, why)
@@ -285,6 +289,8 @@ impl RequestContext {
         let (code, error) = (failure.code(), WithCauses(error));
         if is_the_workers && pool.is_news(code) {
             tracing::warn!(route, %upstream, failure = code, %error, "the worker did not answer");
+        } else if failure == Failure::LostStanding {
+            tracing::debug!(route, %upstream, failure = code, %error, "a request at the worker was cut");
         } else {
             tracing::debug!(route, %upstream, failure = code, %error, "the worker did not answer");
         }

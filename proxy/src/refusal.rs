@@ -52,6 +52,8 @@ pub enum Failure {
     Overloaded,
     /// The worker broke the connection after the request was sent.
     NoAnswer,
+    /// We have lost our standing in our group, and broke the connection after the request was sent.
+    LostStanding,
     /// The worker's answer is in a transfer coding that cannot be passed on.
     CodedAnswer,
     /// The head of the worker's answer has no reading, or is too large.
@@ -120,6 +122,7 @@ impl Failure {
         Failure::Declined,
         Failure::Overloaded,
         Failure::NoAnswer,
+        Failure::LostStanding,
         Failure::CodedAnswer,
         Failure::UnreadableAnswer,
         Failure::TimedOut,
@@ -234,6 +237,10 @@ impl Failure {
             Failure::NoAnswer => {
                 let title = "The worker broke off without an answer";
                 Facts::new("worker-no-answer", 502, grpc::UNAVAILABLE, title).sent()
+            }
+            Failure::LostStanding => {
+                let title = "The proxy has lost touch with its group, and cut the request at the worker";
+                Facts::new("lost-standing", 502, grpc::UNAVAILABLE, title).sent()
             }
             Failure::CodedAnswer => {
                 let title = "The worker's answer has a Transfer-Encoding that cannot be passed on";

@@ -109,6 +109,10 @@ pub enum SendError<P> {
         "the upstream's answer has a Transfer-Encoding besides chunked, which was not asked for"
     )]
     Coded,
+    /// It was sent, and its connection was reset because this process had lost its standing in its
+    /// group.
+    #[error("this process has lost its standing in its group")]
+    LostStanding,
     /// It was sent, and there was no answer in time. An answer is still waited for; the permit
     /// learns of it.
     #[error("the upstream did not answer in time")]
@@ -129,6 +133,9 @@ pub enum ResponseBodyError {
     /// that nothing was processed.
     #[error("the upstream connection was lost in the middle of the response")]
     Lost(Option<hyper::Error>),
+    /// The connection was reset because this process had lost its standing in its group.
+    #[error("this process has lost its standing in its group")]
+    LostStanding,
     /// The worker was silent for too long.
     #[error("the upstream stayed silent in the middle of the response")]
     Silent,
@@ -152,6 +159,7 @@ impl<P> From<ResponseBodyError> for SendError<P> {
         let source = match why {
             ResponseBodyError::Silent => return SendError::Timeout,
             ResponseBodyError::Unfinished(fault) => return SendError::Body(fault),
+            ResponseBodyError::LostStanding => return SendError::LostStanding,
             ResponseBodyError::Lost(source) => source,
             ResponseBodyError::Sealed | ResponseBodyError::TooSlow | ResponseBodyError::Stalled => {
                 None

@@ -26,12 +26,15 @@ pub(super) struct GroupWrites {
     joined: Cell<Option<Revision>>,
     /// The task that waits to write.
     paused: RefCell<Option<Waker>>,
+    /// Whether the connection was reset because this process stands no more.
+    has_cut: Cell<bool>,
 }
 
 impl GroupWrites {
     pub(super) fn new(membership: Arc<Membership>, upstream: Arc<str>) -> GroupWrites {
         let joined = Cell::new(membership.stands_since());
-        GroupWrites { membership, upstream, joined, paused: RefCell::default() }
+        let (paused, has_cut) = (RefCell::default(), Cell::new(false));
+        GroupWrites { membership, upstream, joined, paused, has_cut }
     }
 
     /// What this process may do on this connection now. Once the process has joined anew, this
@@ -57,6 +60,15 @@ impl GroupWrites {
         if let Some(waker) = self.paused.take() {
             waker.wake();
         }
+    }
+
+    /// Notes that the connection is reset because this process stands no more.
+    pub(super) fn note_cut(&self) {
+        self.has_cut.set(true);
+    }
+
+    pub(super) fn has_cut(&self) -> bool {
+        self.has_cut.get()
     }
 
     /// Counts a write that ended when this process stood no more: it was held up in between.

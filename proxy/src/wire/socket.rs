@@ -137,11 +137,16 @@ impl Socket {
             Standing::Stands => connection.transport().resume(),
             Standing::Lapsed => {}
             Standing::Cut => {
-                connection.transport().reset();
+                connection.transport().reset_by_group();
                 return !std::mem::replace(&mut connection.is_broken, true);
             }
         }
         false
+    }
+
+    /// Whether the connection was reset because this process had lost its standing in its group.
+    pub(crate) fn was_reset_by_group(&self) -> bool {
+        self.0.borrow().transport().was_reset_by_group()
     }
 
     /// Gives back bytes that were read: they are read again, first.

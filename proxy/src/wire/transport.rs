@@ -167,8 +167,19 @@ impl Transport {
     }
 
     fn cut<T>(&self) -> Poll<io::Result<T>> {
-        self.reset();
+        self.reset_by_group();
         Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    /// Resets it, because this process stands no more.
+    pub(super) fn reset_by_group(&self) {
+        self.group.get().into_iter().for_each(|group| group.note_cut());
+        self.reset();
+    }
+
+    /// Whether it was reset because this process stands no more.
+    pub(super) fn was_reset_by_group(&self) -> bool {
+        self.group.get().is_some_and(|group| group.has_cut())
     }
 
     /// Whether the kernel may hold what was written for longer than a moment.

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fencepost_tests::{
-    Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Response, Seen, Worker, eventually, until,
+    Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Seen, Worker, eventually, until,
 };
 use futures_util::future::join_all;
-use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::fencepost::Route;
-use crate::refusal::{assert_refused, reason};
+use crate::refusal::{assert_failed, assert_refused, reason};
 use crate::scene::{Ask, Dice, Line, Scene};
 use crate::store::{Layout, Store, Tenure};
 
@@ -54,18 +53,6 @@ fn assert_in_order(seen: &[Seen], earlier: &str, later: &str) {
     assert!(
         earlier.ended.is_some_and(|ended| ended <= later.began),
         "{earlier:#?} before {later:#?}"
-    );
-}
-
-/// The worker did not answer: a failure, and no verdict.
-#[track_caller]
-fn assert_failed(answer: &Response, status: u16, failure: &str) {
-    assert_eq!((answer.status, reason(answer)), (status, None), "{answer:?} {}", answer.text());
-    let body: Value = serde_json::from_slice(&answer.body).unwrap();
-    assert_eq!(
-        (&body["failure"], &body["forwarded"]),
-        (&failure.into(), &"unknown".into()),
-        "{body}"
     );
 }
 

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::frames::{Client, GOAWAY, NO_ERROR, ask, code};
-use crate::refusal::{assert_refused, reason};
+use crate::refusal::{assert_failed, assert_refused, reason};
 use crate::scene::{Ask, Scene, send};
 use crate::store::{Layout, Tenure};
 
@@ -288,6 +288,24 @@ async fn out_of_group_refusals_make_clients_connect_anew() {
     latch.open();
     assert!(client.is_answered(1).await, "what is under way goes on");
     scene.finish().await;
+}
+
+#[tokio::test]
+async fn requests_cut_with_the_standing_are_told_apart() {
+    let scene = Scene::with(EtcdVersion::V3_5, &[k()], in_group).await;
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    let _latch = scene.worker.holds("/held");
+    let held = scene.start_at_worker(Ask::post("/held").under(&tenure)).await;
+    let mut uploading = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    uploading.send(half_an_upload(&tenure)).await.unwrap();
+    scene.worker.wait_until("half of the upload", has_half).await;
+    scene.etcd.pause().await;
+    for answer in [held.await.unwrap(), uploading.final_response().await.unwrap()] {
+        assert_failed(&answer, 502, "lost-standing");
+    }
+    let log = scene.fence.log();
+    assert!(log.contains("connections to the worker were reset"), "{log}");
+    assert!(!log.contains("the worker did not answer"), "{log}");
 }
 
 /// The answer of a request that is refused because its member has lost touch.

@@ -72,6 +72,18 @@ pub(crate) fn assert_refused<'a>(
     }
 }
 
+/// The worker did not answer: a failure, and no verdict.
+#[track_caller]
+pub(crate) fn assert_failed(answer: &Response, status: u16, failure: &str) {
+    assert_eq!((answer.status, reason(answer)), (status, None), "{answer:?} {}", answer.text());
+    let body: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(
+        (&body["failure"], &body["forwarded"]),
+        (&failure.into(), &"unknown".into()),
+        "{body}"
+    );
+}
+
 /// The gRPC request was refused for that reason, and the refusal is what the contract says.
 #[track_caller]
 pub(crate) fn assert_refused_grpc(response: &Response, reason: &str) {

@@ -104,7 +104,7 @@ impl<P: Permit> AtWorker<P> {
                 let why = "it breaks a rule of HTTP/2, or its head has more than 80 KiB";
                 (SendError::Unreadable(why.to_owned()), self.loss())
             }
-            (None, None) if !refused => (ResponseBodyError::Lost(Some(error)).into(), self.loss()),
+            (None, None) if !refused => (self.lost(error).into(), self.loss()),
             // Nothing was sent, and nothing is left to be sent whole. Or the worker has not looked
             // at it and never will, but a streamed body can't be sent again.
             (Some(_), Some(_)) | (None, None) => {
@@ -191,7 +191,8 @@ impl<P: Permit> AtWorker<P> {
         if let Some(Err(error)) = here.next.take_if(|next| next.is_err() && here.data.is_empty()) {
             self.note_complaint(&error);
             let ending = self.loss();
-            self.client.end(ResponseBodyError::Lost(Some(error)));
+            let why = self.lost(error);
+            self.client.end(why);
             return self.end(ending).await;
         }
         if is_coded {
@@ -294,7 +295,7 @@ impl<P: Permit> AtWorker<P> {
                 Ok(None) => Some((ResponseBodyError::Lost(None), self.loss())),
                 Ok(Some(Err(error))) => {
                     self.note_complaint(&error);
-                    Some((ResponseBodyError::Lost(Some(error)), self.loss()))
+                    Some((self.lost(error), self.loss()))
                 }
                 Err(event) => self.react(event),
             };
@@ -303,6 +304,15 @@ impl<P: Permit> AtWorker<P> {
                 self.client.end(why);
                 return self.end(ending).await;
             }
+        }
+    }
+
+    /// Why there is no more of a response whose connection was lost with that error.
+    fn lost(&self, error: hyper::Error) -> ResponseBodyError {
+        if self.connection.was_reset_by_group() {
+            ResponseBodyError::LostStanding
+        } else {
+            ResponseBodyError::Lost(Some(error))
         }
     }
 

@@ -346,7 +346,12 @@ impl Forwarder {
                 }
                 Err(SendError::Unsent { admitted, .. }) => admitted.into_parts(),
                 Err(SendError::Body(_)) => return Err(StatusCode::BAD_REQUEST),
-                Err(SendError::NoAnswer { .. } | SendError::Unreadable(_) | SendError::Coded) => {
+                Err(
+                    SendError::NoAnswer { .. }
+                    | SendError::LostStanding
+                    | SendError::Unreadable(_)
+                    | SendError::Coded,
+                ) => {
                     return Err(StatusCode::BAD_GATEWAY);
                 }
                 Err(SendError::Timeout) => return Err(StatusCode::GATEWAY_TIMEOUT),

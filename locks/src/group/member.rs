@@ -372,6 +372,9 @@ impl<S: LockStore> Member<S> {
                 self.try_write(pause);
                 None
             }
+            (Some(own), Some(_)) if Some(own.modified) < self.written => {
+                Some(End::Lost("the store has gone back, as if restored from a backup"))
+            }
             (Some(_), Some(_)) => Some(End::Lost("another member has given it up")),
             (None, Some(_)) => Some(End::Lost("its key is gone")),
             (_, None) => None,

@@ -294,18 +294,28 @@ async fn out_of_group_refusals_make_clients_connect_anew() {
 async fn requests_cut_with_the_standing_are_told_apart() {
     let scene = Scene::with(EtcdVersion::V3_5, &[k()], in_group).await;
     let tenure = scene.store.hold(LOCK, "shard-1").await;
-    let _latch = scene.worker.holds("/held");
-    let held = scene.start_at_worker(Ask::post("/held").under(&tenure)).await;
-    let mut uploading = Connection::open(scene.fence.listener.clone()).await.unwrap();
-    uploading.send(half_an_upload(&tenure)).await.unwrap();
-    scene.worker.wait_until("half of the upload", has_half).await;
-    scene.etcd.pause().await;
-    for answer in [held.await.unwrap(), uploading.final_response().await.unwrap()] {
-        assert_failed(&answer, 502, "lost-standing");
+    // The second time, it seemed that the worker does not keep its connections.
+    for (round, path) in [(1, "/held"), (2, "/held-again")] {
+        until("it lets requests in, and keeps the connection", async || {
+            scene.send(Ask::post("/").under(&tenure)).await.status == 200
+        })
+        .await;
+        let _latch = scene.worker.holds(path);
+        let held = scene.start_at_worker(Ask::post(path).under(&tenure)).await;
+        let mut uploading = Connection::open(scene.fence.listener.clone()).await.unwrap();
+        uploading.send(half_an_upload(&tenure)).await.unwrap();
+        let is_there = |seen: &[Seen]| seen.iter().filter(|one| is_half(one)).count() == round;
+        scene.worker.wait_until("half of the upload", is_there).await;
+        scene.etcd.pause().await;
+        for answer in [held.await.unwrap(), uploading.final_response().await.unwrap()] {
+            assert_failed(&answer, 502, "lost-standing");
+        }
+        scene.etcd.resume();
     }
     let log = scene.fence.log();
     assert!(log.contains("connections to the worker were reset"), "{log}");
     assert!(!log.contains("the worker did not answer"), "{log}");
+    assert!(!log.contains("the worker closes kept connections"), "{log}");
 }
 
 /// The answer of a request that is refused because its member has lost touch.
@@ -348,6 +358,41 @@ async fn the_word_of_an_operator_ends_the_wait_for_a_member() {
     pair.scene.ledger.check(&pair.scene.worker);
 }
 
+#[tokio::test]
+async fn members_notice_a_restore_of_their_store() {
+    let mut pair = Pair::open(EtcdVersion::V3_5, &[k()]).await;
+    let first = pair.scene.store.hold(LOCK, "shard-1").await;
+    pair.scene.admits("/before", &first).await;
+    let snapshot = pair.scene.etcd.save_snapshot().await;
+    // What the members write afterwards does not come up to that.
+    for _ in 0..200 {
+        pair.scene.store.hold(LOCK, "shard-1").await;
+    }
+    let second = pair.scene.store.hold(LOCK, "shard-2").await;
+    // Both write their keys once more, to ask and to answer.
+    let answer = pair.send_to_other(Ask::post("/lost").under(&second)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    pair.scene.etcd.restore_snapshot(&snapshot).await;
+    for member in [&pair.scene.fence, &pair.other] {
+        member.until_log("no longer: the store has gone back").await;
+        member.until_metric("fencepost_group_standing", 1.0).await;
+    }
+    until("the store is not believed", async || {
+        let answer = pair.scene.send(Ask::post("/first").under(&first)).await;
+        reason(&answer) == Some("store-regressed")
+    })
+    .await;
+    for member in [&pair.scene.fence, &pair.other] {
+        let accepted = member.admin("POST", "/sources/main/accept-regression").await;
+        assert_eq!(accepted.status, 200, "{}", accepted.text());
+    }
+    let third = pair.scene.store.hold(LOCK, "shard-3").await;
+    pair.scene.admits("/after", &third).await;
+    let answer = pair.send_to_other(Ask::post("/after-too").under(&third)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    pair.finish().await;
+}
+
 fn half_an_upload(tenure: &Tenure) -> Vec<u8> {
     let head = format!(
         "POST /upload HTTP/1.1\r\nHost: test\r\nFence-Owner: {}\r\nFence-Revision: {}\r\nContent-Length: 400000\r\n\r\n",
@@ -356,8 +401,8 @@ fn half_an_upload(tenure: &Tenure) -> Vec<u8> {
     [head.into_bytes(), vec![b'x'; 200_000]].concat()
 }
 
-fn has_half(seen: &[Seen]) -> bool {
-    seen.iter().any(|one| one.path == "/upload" && one.body_bytes == 200_000)
+fn is_half(one: &Seen) -> bool {
+    one.path == "/upload" && one.body_bytes == 200_000
 }
 
 /// A paused master's upload reached the worker after the next holder's requests: here it is the proxy
@@ -368,7 +413,7 @@ async fn a_member_that_stood_still_writes_nothing_more_of_an_upload_when_it_wake
     let old = pair.scene.store.hold(LOCK, "shard-1").await;
     let mut client = Connection::open(pair.scene.fence.listener.clone()).await.unwrap();
     client.send(half_an_upload(&old)).await.unwrap();
-    pair.scene.worker.wait_until("half of the upload", has_half).await;
+    pair.scene.worker.wait_until("half of the upload", |seen| seen.iter().any(is_half)).await;
     pair.scene.fence.process().pause().await;
     client.send(vec![b'x'; 200_000]).await.unwrap();
     let new = pair.scene.store.hold(LOCK, "shard-2").await;

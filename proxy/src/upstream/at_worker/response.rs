@@ -80,6 +80,7 @@ impl<P: Permit> AtWorker<P> {
         self.pool.lost(self.link.socket());
         if let Link::Http1(connection) = &self.link
             && connection.was_closed_while_kept()
+            && !self.connection.was_reset_by_group()
         {
             self.pool.lost_while_kept(connection.opened);
         }

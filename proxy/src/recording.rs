@@ -108,6 +108,7 @@ impl RequestContext {
 
     /// Records the refusal for a cause that lasts that many seconds, and writes its answer.
     pub fn refuse_for(&self, reason: Rejection, subject: Subject<'_>, retry_after: u64) -> Answer {
+        let reason = self.unless_out_of_group(reason);
         let decision = self.share.decisions.next();
         let stale_status = match self.route.get() {
             Some(_) => self.route().stale_status.status(),
@@ -123,6 +124,12 @@ impl RequestContext {
         }
         self.record(decision, Outcome::Refused(reason), subject, Some(answer.status()));
         answer
+    }
+
+    /// The reason, unless it is that of a member without its group: another member may answer.
+    fn unless_out_of_group(&self, reason: Rejection) -> Rejection {
+        let stands = || self.share.generation.group().is_none_or(|group| group.stands());
+        if reason == Rejection::Unverifiable && !stands() { Rejection::OutOfGroup } else { reason }
     }
 
     /// Records that the request would have been refused if its route enforced.

@@ -263,8 +263,9 @@ async fn a_member_that_cannot_write_its_key_lets_nothing_in() {
 /// A balancer that passes TCP on kept clients with the member that refused them.
 #[tokio::test]
 async fn out_of_group_refusals_make_clients_connect_anew() {
+    let aged = Route::new("aged", "/aged/", r#"key = "/k""#).with("max_age = \"500ms\"");
     let route = k().with("exempt_methods = [\"GET\"]").with("max_age = \"1h\"");
-    let scene = Scene::with(EtcdVersion::V3_5, &[route], in_group).await;
+    let scene = Scene::with(EtcdVersion::V3_5, &[aged, route], in_group).await;
     let tenure = scene.store.hold(LOCK, "shard-1").await;
     let mut line = scene.line().await;
     let before = line.send(Ask::post("/before").under(&tenure)).await.unwrap();
@@ -280,6 +281,8 @@ async fn out_of_group_refusals_make_clients_connect_anew() {
     assert_eq!(reason(&refused), Some("out-of-group"), "{}", refused.text());
     assert_eq!(refused.header("connection"), Some("close"));
     assert_eq!(line.connection().rest().await.unwrap(), b"");
+    let unread = scene.send(Ask::post("/aged/refused").under(&tenure)).await;
+    assert_eq!(reason(&unread), Some("out-of-group"), "{}", unread.text());
     client.send(ask(3, "PUT", "/refused", &tenure)).await;
     for _ in 0..2 {
         // The first lets in what is on its way, the second names the last request.

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::fencepost::{BINARY, Fencepost};
 use crate::programs::{manifest, printed, workspace, yaml};
+use crate::refusal::assert_refused;
 use crate::scene::{Ask, Ledger, send};
 use crate::store::Store;
 
@@ -124,6 +125,26 @@ async fn holders_go_on_when_either_member_ends() {
     let ((), status) = tokio::join!(writes, ends);
     assert!(status.success(), "{status}");
     again.fence.until_metric("fencepost_group_members{state=\"left\"}", 1.0).await;
+    ledger.check(&worker);
+}
+
+/// The balancer closed connections where no member was ready, and the masters did not learn why.
+#[tokio::test]
+async fn without_etcd_the_balancer_passes_refusals_on() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
+    let (store, ledger) = (Store::of(&etcd).await, Ledger::default());
+    let members = [Member::start(&etcd, &worker).await, Member::start(&etcd, &worker).await];
+    let (_haproxy, scratch, port) = balance(members.each_ref()).await;
+    let tenure = store.hold("/shards/2/lock", "shard-1").await;
+    etcd.pause().await;
+    until("the balancer has no member", async || {
+        let log = std::fs::read_to_string(scratch.path().join("log")).unwrap();
+        log.contains("'members' has no server available")
+    })
+    .await;
+    let ask = Ask::post("/shards/2/jobs").under(&tenure);
+    let refused = send(&Endpoint::Tcp(port.address()), &ledger, ask).await;
+    assert_refused(&refused, "out-of-group", "/shards/2/lock", &tenure);
     ledger.check(&worker);
 }
 

@@ -34,8 +34,12 @@ use crate::{Moment, Revision};
 
 /// How many asks one record carries; the others wait for the next.
 const ASKS_MAX: usize = 1_000;
-/// How many facts one record carries. A fact that is pushed out costs others an ask.
+/// How many facts a member remembers of itself, and of each other. One that is forgotten costs an
+/// ask.
 const CLEAR_MAX: usize = 512;
+/// How many of them each record carries, beside those that no record has carried: the others
+/// remember the rest, and a store keeps each record until it is compacted.
+const CLEAR_SHOWN: usize = 64;
 /// How long others see that a member has left in good order, before the key is deleted.
 const LEFT_SHOWN: Duration = Duration::from_mins(1);
 
@@ -123,6 +127,16 @@ struct Sending {
     has_let_in: bool,
     /// The newest ask that it carries.
     through: u64,
+    tells_all: bool,
+}
+
+/// Whether others can know of a fact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Told {
+    Not,
+    /// The write under way carries it.
+    Sending,
+    Written,
 }
 
 /// What one member knows of its group.
@@ -135,8 +149,10 @@ pub struct Group {
     gone: BTreeSet<MemberId>,
     asks: BTreeMap<u64, OpenAsk>,
     asks_made: u64,
-    /// What our key says is clear.
-    told: Vec<NamedTenure>,
+    /// What we have found clear, the newest last.
+    told: Vec<(NamedTenure, Told)>,
+    /// Whether the next write carries all of that: a member has come that may know nothing of it.
+    tells_all: bool,
     /// Whether our key, as acknowledged, says that we let requests in.
     has_let_in: bool,
     wants_to_let_in: bool,
@@ -163,6 +179,7 @@ impl Group {
             asks: BTreeMap::new(),
             asks_made: 0,
             told: Vec::new(),
+            tells_all: false,
             has_let_in: false,
             wants_to_let_in: false,
             left: None,
@@ -189,7 +206,10 @@ impl Group {
         }
         let record = self.record();
         let through = record.asks.last().map_or(0, |ask| ask.number);
-        self.sending = Some(Sending { since: now, has_let_in: record.has_let_in, through });
+        let tells_all = std::mem::take(&mut self.tells_all);
+        self.change_told(Told::Not, Told::Sending);
+        let has_let_in = record.has_let_in;
+        self.sending = Some(Sending { since: now, has_let_in, through, tells_all });
         self.is_stale = self.asks.len() > ASKS_MAX;
         Some(record)
     }
@@ -198,6 +218,10 @@ impl Group {
         let ask =
             |(number, open): (&u64, &OpenAsk)| Ask { number: *number, tenure: open.tenure.clone() };
         let answers = |(id, peer): (&MemberId, &Peer)| Some((*id, peer.answers()?));
+        let is_news = |(_, told): &(NamedTenure, Told)| *told != Told::Written;
+        let known = self.told.iter().position(is_news).unwrap_or(self.told.len());
+        let unshown = known.min(self.told.len().saturating_sub(CLEAR_SHOWN));
+        let told = if self.tells_all { &self.told[..] } else { &self.told[unshown..] };
         MemberRecord {
             member_ttl: self.timing.member_ttl,
             orphan_timeout: self.timing.orphan_timeout,
@@ -205,7 +229,7 @@ impl Group {
             has_let_in: self.wants_to_let_in,
             asks: self.asks.iter().map(ask).take(ASKS_MAX).collect(),
             answers: self.peers.iter().filter_map(answers).collect(),
-            clear: self.told.clone(),
+            clear: told.iter().map(|(clear, _)| clear.clone()).collect(),
         }
     }
 
@@ -213,6 +237,7 @@ impl Group {
     /// group, as of the transaction that wrote.
     pub fn written(&mut self, revision: Revision, roll: &BTreeSet<MemberId>) {
         let Some(sent) = self.sending.take() else { return };
+        self.change_told(Told::Sending, Told::Written);
         let ttl = self.timing.member_ttl;
         let is_in_touch = self.stamped.is_some_and(|stamped| sent.since <= after(stamped, ttl));
         if !is_in_touch {
@@ -228,8 +253,14 @@ impl Group {
 
     /// The write under way was not made: it is due again.
     pub fn not_written(&mut self) {
-        self.sending = None;
+        self.tells_all |= self.sending.take().is_some_and(|sent| sent.tells_all);
+        self.change_told(Told::Sending, Told::Not);
         self.is_stale = true;
+    }
+
+    fn change_told(&mut self, from: Told, to: Told) {
+        let changing = self.told.iter_mut().filter(|(_, told)| *told == from);
+        changing.for_each(|(_, told)| *told = to);
     }
 
     /// Another member's key was seen, in any order and any number of times. Returns the tenures that
@@ -246,7 +277,8 @@ impl Group {
         }
         let Some(peer) = self.peers.get_mut(&id) else {
             let facts = record.clear.clone();
-            self.is_stale |= !record.asks.is_empty();
+            self.tells_all |= self.told.len() > CLEAR_SHOWN;
+            self.is_stale |= !record.asks.is_empty() || self.tells_all;
             self.peers.insert(id, Peer::new(revision, record, now));
             return facts;
         };
@@ -254,8 +286,9 @@ impl Group {
             return Vec::new();
         }
         let is_new = |fact: &&NamedTenure| !peer.record.clear.contains(fact);
-        let facts = record.clear.iter().filter(is_new).cloned().collect();
+        let facts: Vec<NamedTenure> = record.clear.iter().filter(is_new).cloned().collect();
         peer.update(revision, record, now);
+        facts.iter().for_each(|fact| peer.remember(fact));
         facts
     }
 
@@ -310,8 +343,8 @@ impl Group {
         }
         let names_it =
             |named: &NamedTenure| named.lock == *lock && tenure.contains(&named.revision);
-        let mut facts = self.peers.values().flat_map(|peer| &peer.record.clear).chain(&self.told);
-        if facts.any(names_it) {
+        let mut heard = self.peers.values().flat_map(|peer| peer.clear());
+        if heard.any(names_it) || self.told.iter().any(|(told, _)| names_it(told)) {
             return self.has_let_in;
         }
         if !self.asks.values().any(|ask| names_it(&ask.tenure)) {
@@ -386,8 +419,8 @@ impl Group {
     /// Tells the others that a tenure is clear. The caller has found it so by asking, with the answer
     /// [`Answer::Sealed`] of all, and has nothing of an earlier tenure at the worker itself.
     pub fn tell(&mut self, clear: NamedTenure) {
-        self.told.retain(|told| told.lock != clear.lock);
-        self.told.push(clear);
+        self.told.retain(|(told, _)| told.lock != clear.lock);
+        self.told.push((clear, Told::Not));
         let surplus = self.told.len().saturating_sub(CLEAR_MAX);
         self.told.drain(..surplus);
         self.is_stale = true;
@@ -455,3 +488,7 @@ fn after(moment: Moment, duration: Duration) -> Moment {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     Moment(moment.0.saturating_add(nanos))
 }
+
+#[cfg(test)]
+#[path = "group_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Ask, MemberId, MemberRecord, MemberState, after};
+use super::{Answer, Ask, CLEAR_MAX, MemberId, MemberRecord, MemberState, NamedTenure, after};
 use crate::{Moment, Revision};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -17,11 +17,14 @@ pub(super) struct Peer {
     pub(super) has_key: bool,
     /// What we have answered, of the asks that are open.
     answered: BTreeMap<u64, Answer>,
+    /// What it has told to be clear, the newest last: a record carries less.
+    clear: Vec<NamedTenure>,
 }
 
 impl Peer {
     pub(super) fn new(revision: Revision, record: MemberRecord, now: Moment) -> Peer {
-        Peer { record, revision, seen: now, has_key: true, answered: BTreeMap::new() }
+        let clear = record.clear.clone();
+        Peer { record, revision, seen: now, has_key: true, answered: BTreeMap::new(), clear }
     }
 
     /// A later write was seen.
@@ -33,6 +36,19 @@ impl Peer {
         self.answered.retain(|number, _| record.asks.iter().any(|ask| ask.number == *number));
         self.revision = revision;
         self.record = record;
+    }
+
+    /// It has told that to be clear.
+    pub(super) fn remember(&mut self, fact: &NamedTenure) {
+        self.clear.retain(|known| known.lock != fact.lock);
+        self.clear.push(fact.clone());
+        let surplus = self.clear.len().saturating_sub(CLEAR_MAX);
+        self.clear.drain(..surplus);
+    }
+
+    /// What it has told to be clear, as far as we remember.
+    pub(super) fn clear(&self) -> &[NamedTenure] {
+        &self.clear
     }
 
     /// Its asks that we have not answered.

@@ -19,6 +19,6 @@ mod wire;
 
 pub(crate) use self::driver::take_part;
 pub use self::look::{GroupMember, SaidByMember, group_members, may_join};
-pub(crate) use self::membership::Request;
-pub use self::membership::{GroupOptions, Membership};
+pub use self::membership::{GroupOptions, MemberSystem, Membership};
+pub(crate) use self::membership::{OwnSystem, Request};
 pub use self::view::{AskView, CLEAR_SECONDS, GroupCounts, GroupView, MemberStateView, MemberView};

@@ -40,7 +40,7 @@ pub use etcd::{
 pub use first_to_connect::first_to_connect;
 pub use group::{
     AskView, CLEAR_SECONDS, GroupCounts, GroupMember, GroupOptions, GroupView, MemberStateView,
-    MemberView, Membership, SaidByMember, group_members, may_join,
+    MemberSystem, MemberView, Membership, SaidByMember, group_members, may_join,
 };
 #[cfg(any(feature = "consul", feature = "kubernetes"))]
 pub use http_store::{HttpStoreOptions, HttpStoreTls};

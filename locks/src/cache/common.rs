@@ -16,7 +16,7 @@ use super::slots::Unconfirmed;
 use super::tenures::Tenures;
 use super::tracked::TrackedLock;
 use super::trust::{Sent, Trust};
-use crate::group::{GroupOptions, Membership, Request};
+use crate::group::{Membership, Request};
 use crate::sync::{Mutex, MutexGuard};
 
 /// How many locks without a record may wait to be read. Further ones are refused: names are easily
@@ -148,9 +148,9 @@ impl Common {
         trust: Trust,
         period: Duration,
         memory: Option<Arc<dyn GateMemory>>,
-        group: Option<GroupOptions>,
+        group: Option<(Membership, mpsc::UnboundedReceiver<Request>)>,
     ) -> (Common, Inbox) {
-        let (group, group_requests) = group.map(Membership::new).unzip();
+        let (group, group_requests) = group.unzip();
         let (commands, commands_receiver) = mpsc::unbounded_channel();
         let (reads, reads_receiver) = mpsc::channel(KNOWN_MAX);
         let (refreshes, refreshes_receiver) = mpsc::channel(KNOWN_MAX);

@@ -15,7 +15,7 @@ use super::kept::KeptLocks;
 use super::scope::Scope;
 use super::tracked::TrackedLock;
 use super::trust::{StorePast, Trust};
-use crate::group::GroupOptions;
+use crate::group::{GroupOptions, MemberSystem, Membership, OwnSystem};
 use crate::member::Member;
 
 /// How a source works.
@@ -42,6 +42,8 @@ pub struct SourceOptions {
     pub memory: Option<Arc<dyn GateMemory>>,
     /// The group that shares the gates of its locks, if there is one.
     pub group: Option<GroupOptions>,
+    /// Where the group's time comes from, and the names of its members.
+    pub member_system: Arc<dyn MemberSystem>,
     /// Where the jitter of waits comes from.
     pub jitter_seed: u64,
 }
@@ -57,6 +59,7 @@ impl Default for SourceOptions {
             past: None,
             memory: None,
             group: None,
+            member_system: Arc::new(OwnSystem),
             jitter_seed: RandomState::new().hash_one(()),
         }
     }
@@ -105,7 +108,9 @@ impl Shared {
                 .in_store(options.store_seen.clone())
                 .distrusting(options.distrusted_through),
         };
-        let (memory, group) = (options.memory.clone(), options.group.clone());
+        let memory = options.memory.clone();
+        let group = options.group.clone();
+        let group = group.map(|group| Membership::new(group, Arc::clone(&options.member_system)));
         let (common, inbox) = Common::new(name, trust, options.period, memory, group);
         let shared = Shared {
             common: Arc::new(common),

@@ -3,8 +3,6 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fencepost_policy::group::MemberId;
-use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
@@ -21,7 +19,8 @@ pub(crate) async fn take_part<S: LockStore>(
 ) {
     let mut backoff = work.backoff();
     loop {
-        let member = Member::new(Rc::clone(&work), Arc::clone(&membership), new_id());
+        let member =
+            Member::new(Rc::clone(&work), Arc::clone(&membership), membership.new_member());
         let end = member.take_part(&mut requests).await;
         membership.set_sent(None);
         match end {
@@ -38,12 +37,4 @@ pub(crate) async fn take_part<S: LockStore>(
         }
         sleep(backoff.delay()).await;
     }
-}
-
-/// Random bits, so that no process has the name of an earlier one.
-fn new_id() -> MemberId {
-    let mut bits = [0; 16];
-    let filled = getrandom(&mut bits, GetRandomFlags::empty());
-    assert_eq!(filled, Ok(bits.len()), "the system has random bits");
-    MemberId(u128::from_ne_bytes(bits))
 }

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use self::following::follow;
-use super::membership::{Membership, Request, boot_time};
+use super::membership::{Membership, Request};
 use super::view::count;
 use super::wire::{self, About};
 use crate::cache::{Backoff, TrackedLock, Work};
@@ -203,7 +203,7 @@ impl<S: LockStore> Member<S> {
         if self.pending.is_some() || Instant::now() < self.write_from {
             return;
         }
-        let now = boot_time();
+        let now = self.membership.time();
         let Some(record) = self.group.write(now) else { return };
         self.writes += 1;
         let options = self.membership.options();
@@ -383,7 +383,7 @@ impl<S: LockStore> Member<S> {
 
     /// Looks whether somebody is silent or over, whether nobody waits any more, and where we stand.
     fn look(&mut self) {
-        let now = boot_time();
+        let now = self.membership.time();
         for (id, revision, mark) in self.group.silent(now) {
             let about = self.abouts.get(&id).cloned().unwrap_or_default();
             self.mark(id, revision, Some(wire::write(&mark, &about)));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fencepost_policy::group::{MemberId, Standing, Timing};
 use fencepost_policy::{LockKey, Moment, Revision};
+use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -29,9 +30,39 @@ pub struct GroupOptions {
     pub version: String,
 }
 
+/// What a member takes from its system. A simulation has a system of its own.
+pub trait MemberSystem: fmt::Debug + Send + Sync {
+    /// The time since the system started, also while it was suspended: a process that stood still
+    /// sees how long that was. It is never 0.
+    fn time(&self) -> Moment;
+
+    /// A name that no earlier start of any process has.
+    fn new_member(&self) -> MemberId;
+}
+
+/// The system that this process runs on.
+#[derive(Debug)]
+pub(crate) struct OwnSystem;
+
+impl MemberSystem for OwnSystem {
+    fn time(&self) -> Moment {
+        let time = clock_gettime(ClockId::Boottime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Moment(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+    }
+
+    fn new_member(&self) -> MemberId {
+        let mut bits = [0; 16];
+        let filled = getrandom(&mut bits, GetRandomFlags::empty());
+        assert_eq!(filled, Ok(bits.len()), "the system has random bits");
+        MemberId(u128::from_ne_bytes(bits))
+    }
+}
+
 /// This process as a member of a group. Each request looks at it, and each write to a worker.
 pub struct Membership {
     options: GroupOptions,
+    system: Arc<dyn MemberSystem>,
     /// When the newest acknowledged write was sent, in nanoseconds of the system's time since its
     /// start; 0 while this process is no member.
     sent: AtomicU64,
@@ -62,10 +93,14 @@ pub(crate) enum Request {
 }
 
 impl Membership {
-    pub(crate) fn new(options: GroupOptions) -> (Membership, mpsc::UnboundedReceiver<Request>) {
+    pub(crate) fn new(
+        options: GroupOptions,
+        system: Arc<dyn MemberSystem>,
+    ) -> (Membership, mpsc::UnboundedReceiver<Request>) {
         let (requests, receiver) = mpsc::unbounded_channel();
         let membership = Membership {
             options,
+            system,
             sent: AtomicU64::new(0),
             joined: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
@@ -109,7 +144,8 @@ impl Membership {
         let ttl = self.options.timing.member_ttl;
         let since = self.now().0.saturating_sub(self.sent()?.0);
         let ends = [ttl * 2 / 3, ttl * 19 / 20];
-        ends.iter().find_map(|end| end.checked_sub(Duration::from_nanos(since)))
+        let until = |end: &Duration| end.checked_sub(Duration::from_nanos(since));
+        ends.iter().filter_map(until).find(|time| !time.is_zero())
     }
 
     /// Completes when a write was acknowledged, or this process is a member no longer. To miss
@@ -157,6 +193,15 @@ impl Membership {
         &self.counts
     }
 
+    pub(super) fn time(&self) -> Moment {
+        self.system.time()
+    }
+
+    /// A name for another start.
+    pub(super) fn new_member(&self) -> MemberId {
+        self.system.new_member()
+    }
+
     pub(crate) fn want(&self, lock: Arc<TrackedLock>) {
         let _ = self.requests.send(Request::Want(lock)); // The driver may have ended.
     }
@@ -182,7 +227,7 @@ impl Membership {
     }
 
     fn now(&self) -> Moment {
-        Moment(boot_time().0.saturating_add(self.ahead.load(Ordering::Relaxed)))
+        Moment(self.time().0.saturating_add(self.ahead.load(Ordering::Relaxed)))
     }
 
     fn sent(&self) -> Option<Moment> {
@@ -194,12 +239,4 @@ impl fmt::Debug for Membership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Membership").field(&self.options.name).finish()
     }
-}
-
-/// The time since the system started, also while it was suspended: a process that stood still
-/// sees how long that was.
-pub(super) fn boot_time() -> Moment {
-    let time = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Moment(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
 }

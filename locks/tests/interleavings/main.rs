@@ -30,7 +30,7 @@ mod group {
     mod membership;
     mod view;
 
-    pub(crate) use membership::{GroupOptions, Membership, Request};
+    pub(crate) use membership::{Membership, Request};
 }
 #[expect(dead_code, unreachable_pub, reason = "what this file has for the rest of the crate")]
 #[path = "../../src/member.rs"]

@@ -6,7 +6,6 @@ use fencepost_policy::Revision;
 use fencepost_policy::group::{Answer, Ask, Cleared, MemberId, NamedTenure, SharedLock};
 use tokio::time::{Instant, sleep_until};
 
-use super::super::membership::boot_time;
 use super::super::settling::{empty, sealed};
 use super::super::view::count;
 use super::{Done, Member, UNWANTED_MAX, Waiting};
@@ -48,7 +47,7 @@ impl<S: LockStore> Member<S> {
 
     /// Opens gates by what was found, and finds what others ask.
     pub(super) fn settle(&mut self) {
-        for cleared in self.group.cleared(boot_time()) {
+        for cleared in self.group.cleared(self.membership.time()) {
             let Cleared { tenure, by } = cleared;
             count(&self.membership.counts.asks_answered);
             self.open(&tenure);

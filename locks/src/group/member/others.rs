@@ -9,7 +9,6 @@ use fencepost_policy::Revision;
 use fencepost_policy::group::{MemberId, MemberRecord, MemberState};
 use tokio::sync::oneshot;
 
-use super::super::membership::boot_time;
 use super::super::wire::{self, About};
 use super::following::News;
 use super::{Done, End, Member, own_key};
@@ -62,7 +61,7 @@ impl<S: LockStore> Member<S> {
         // What a later read can never show would keep its lock shut for ever.
         record.asks.retain(|ask| ask.tenure.revision < found.modified);
         self.abouts.insert(id, about);
-        let facts = self.group.see(id, found.modified, record, boot_time());
+        let facts = self.group.see(id, found.modified, record, self.membership.time());
         if self.group.has_let_in() {
             facts.iter().for_each(|fact| self.open(fact));
         }

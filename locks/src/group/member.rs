@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_policy::group::{Answer, Group, MemberId, MemberState, NamedTenure, SharedLock};
+use fencepost_policy::group::{
+    Answer, Group, MemberId, MemberState, NamedTenure, SharedLock, Standing,
+};
 use fencepost_policy::{LockKey, Moment, Revision};
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
@@ -267,9 +269,9 @@ impl<S: LockStore> Member<S> {
             }
             // By an earlier attempt, perhaps, whose answer was lost.
             Done::Swapped(Ok(_)) => self.look_at_keys(),
-            Done::Swapped(Err(error)) => self.failed(error),
+            Done::Swapped(Err(error)) => return self.failed(error),
             Done::Looked(Ok(answer)) => return self.found(&answer),
-            Done::Looked(Err(error)) => self.failed(error),
+            Done::Looked(Err(error)) => return self.failed(error),
             Done::Roll(answer) => {
                 self.is_reading = false;
                 return answer.ok().and_then(|answer| self.see_all(&answer));
@@ -313,6 +315,9 @@ impl<S: LockStore> Member<S> {
 
     /// The write under way was made.
     fn was_written(&mut self, revision: Revision, roll: &BTreeSet<MemberId>) -> Option<End> {
+        if let Some(end) = self.join_is_late() {
+            return Some(end);
+        }
         let pending = self.pending.take()?;
         self.written = Some(revision);
         self.group.written(revision, roll);
@@ -338,15 +343,33 @@ impl<S: LockStore> Member<S> {
     }
 
     /// The write under way failed, and may have been made, or may be yet.
-    fn failed(&mut self, error: StoreError) {
+    fn failed(&mut self, error: StoreError) -> Option<End> {
         count(&self.membership.counts.writes_failed);
         let text = error.to_string();
         if self.problem.as_ref() != Some(&text) {
             tracing::warn!(group = self.membership.options().name, %error, "the group's key cannot be written");
             self.problem = Some(text);
         }
-        let pause = self.backoff.delay();
-        self.try_write(pause);
+        self.write_again()
+    }
+
+    fn write_again(&mut self) -> Option<End> {
+        let end = self.join_is_late();
+        if end.is_none() {
+            let pause = self.backoff.delay();
+            self.try_write(pause);
+        }
+        end
+    }
+
+    /// Ends a membership whose first write was sent long ago. The write may have been made soon
+    /// after, and the others may have given up that key and deleted it. They wait no longer for a
+    /// member of that name.
+    fn join_is_late(&self) -> Option<End> {
+        let since = self.pending.as_ref().filter(|_| self.joined.is_none())?.since;
+        let ttl = self.membership.options().timing.member_ttl;
+        let is_late = Standing::of(Some(since), ttl, self.membership.time()) == Standing::Cut;
+        is_late.then_some(End::Lost("the store has not confirmed in time that it has joined"))
     }
 
     /// Looks what came of the write under way.
@@ -367,11 +390,7 @@ impl<S: LockStore> Member<S> {
                 let end = self.was_written(own.modified, &roll);
                 end.or_else(|| self.see_all(answer))
             }
-            (own, Some(_)) if own.map(|own| own.modified) == self.written => {
-                let pause = self.backoff.delay();
-                self.try_write(pause);
-                None
-            }
+            (own, Some(_)) if own.map(|own| own.modified) == self.written => self.write_again(),
             (Some(own), Some(_)) if Some(own.modified) < self.written => {
                 Some(End::Lost("the store has gone back, as if restored from a backup"))
             }

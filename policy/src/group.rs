@@ -245,8 +245,10 @@ impl Group {
         }
         self.stamped = Some(sent.since);
         self.has_let_in = sent.has_let_in;
+        // Also who was seen and has no key any more: its key may have been removed by other means.
+        let known = || roll.iter().chain(self.peers.keys());
+        let others = || known().filter(|id| **id != self.me && !self.gone.contains(*id));
         for (_, ask) in self.asks.range_mut(..=sent.through) {
-            let others = || roll.iter().filter(|id| **id != self.me && !self.gone.contains(*id));
             ask.roll.get_or_insert_with(|| (revision, others().copied().collect()));
         }
     }
@@ -294,14 +296,11 @@ impl Group {
 
     /// Another member's key is not there as of that revision. If it had left, or somebody has waited
     /// for what it left behind, it is gone. Else the key was removed by other means, and we wait for
-    /// it as for one that was given up.
-    pub fn see_none(&mut self, id: MemberId, as_of: Revision) {
+    /// it as for one that was given up and has written until now.
+    pub fn see_none(&mut self, id: MemberId, as_of: Revision, now: Moment) {
         match self.peers.get_mut(&id) {
             Some(peer) if peer.revision > as_of || !peer.has_key => {}
-            Some(peer) if peer.record.state == MemberState::Live => {
-                peer.has_key = false;
-                peer.record.state = MemberState::GivenUp(peer.revision);
-            }
+            Some(peer) if peer.record.state == MemberState::Live => peer.vanish(as_of, now),
             Some(_) => self.forget(id),
             // Only the rolls of our asks may name one that we have never seen.
             None => {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    GroupOptions, LockSource, LockSpec, MemberStateView, Membership, MemoryStore, RecordFormat,
-    SourceOptions, Timing, TrackedLock,
+    AskView, GroupOptions, LockSource, LockSpec, MemberStateView, Membership, MemoryStore,
+    RecordFormat, SourceOptions, Timing, TrackedLock,
 };
 use fencepost_policy::group::{self, Standing};
 use fencepost_policy::{Admission, EnterError, FenceToken, Layout, LockKey, Rejection, Revision};
@@ -160,6 +160,26 @@ async fn a_key_that_cannot_be_read_is_waited_for_and_ages_when_it_is_gone() {
     store.delete(strange);
     member.serves("a", tenure).await;
     until("it is forgotten", async || member.group().view().others.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_silent_members_key_deleted_by_hand_is_waited_for() {
+    let store = MemoryStore::new();
+    let (one, other) = (Member::join(&store, LONG).await, Member::join(&store, LONG).await);
+    other.until_others(MemberStateView::Live, 1).await;
+    let (id, key) = (one.group().view().me.unwrap(), one.own_key());
+    let first = store.put(KEY, "a");
+    drop(one.lets_in("a", first).await); // It runs on at the worker.
+    drop(one);
+    store.delete(key);
+    other.until_others(MemberStateView::GivenUp, 1).await;
+    let second = store.put(KEY, "b");
+    until("it is waited for", async || {
+        assert!(other.enter("b", second).is_err(), "who has seen the key waits");
+        let waits_for = |ask: &AskView| ask.waits_for.as_ref().is_some_and(|ids| ids.contains(&id));
+        other.group().view().asks.iter().any(waits_for)
+    })
+    .await;
 }
 
 #[tokio::test]

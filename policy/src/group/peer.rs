@@ -51,6 +51,13 @@ impl Peer {
         &self.clear
     }
 
+    /// The key is not there as of that revision, and no mark was seen. Late news of earlier writes
+    /// are ignored from now on: they would show a member that is live.
+    pub(super) fn vanish(&mut self, as_of: Revision, now: Moment) {
+        self.record.state = MemberState::GivenUp(self.revision);
+        (self.revision, self.seen, self.has_key) = (as_of, now, false);
+    }
+
     /// Its asks that we have not answered.
     pub(super) fn unanswered(&self) -> impl Iterator<Item = &Ask> {
         let is_live = self.record.state == MemberState::Live;
@@ -106,5 +113,43 @@ impl Peer {
                 self.over_at().filter(|over| *over <= now).map(|_| Answer::Sealed)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::group::{Group, Timing};
+
+    const TTL: Duration = Duration::from_secs(3);
+
+    fn live() -> MemberRecord {
+        MemberRecord {
+            member_ttl: TTL,
+            orphan_timeout: TTL,
+            state: MemberState::Live,
+            has_let_in: true,
+            asks: Vec::new(),
+            answers: BTreeMap::new(),
+            clear: Vec::new(),
+        }
+    }
+
+    /// The watch delivered what the member had written after a read had shown that its key was
+    /// gone. It counted as live for ever, and every tenure that began waited for it.
+    #[test]
+    fn late_news_of_a_vanished_member_do_not_revive_it() {
+        let revision = |number| Revision::new(number).unwrap();
+        let other = MemberId(2);
+        let mut group = Group::new(MemberId(1), Timing { member_ttl: TTL, orphan_timeout: TTL });
+        group.see(other, revision(5), live(), Moment(0));
+        group.see_none(other, revision(9), Moment(1));
+        group.see(other, revision(7), live(), Moment(2));
+        let waits_until = group.others().next().and_then(|other| other.over_at);
+        assert_eq!(waits_until, Some(after(Moment(1), 2 * TTL)));
+        assert_eq!(group.over(after(Moment(1), 2 * TTL)), [], "there is no key to delete");
+        assert_eq!(group.others().count(), 0);
     }
 }

@@ -325,7 +325,7 @@ impl World {
                     member.group.forget(other);
                 }
             }
-            None => member.group.see_none(other, deleted_at?),
+            None => member.group.see_none(other, deleted_at?, member.clock(now)),
         }
         member.settles(self.scope.layout, now, self.mutant);
         Some(())

@@ -21,7 +21,7 @@ impl<S: LockStore> Member<S> {
         let known: Vec<MemberId> = self.group.others().map(|other| other.id).collect();
         for id in known {
             if !keys.iter().any(|found| self.named(&found.key) == Some(id)) {
-                self.group.see_none(id, answer.revision);
+                self.group.see_none(id, answer.revision, self.membership.time());
                 self.abouts.remove(&id);
             }
         }
@@ -41,7 +41,7 @@ impl<S: LockStore> Member<S> {
             }
             News::Event(Event::Delete { key, revision }) => {
                 if let Some(id) = self.named(&key) {
-                    self.group.see_none(id, revision);
+                    self.group.see_none(id, revision, self.membership.time());
                     self.abouts.remove(&id);
                 }
                 None

@@ -72,7 +72,13 @@ impl TrackedLock {
         inner.gate.share(joined);
         let published = self.published();
         let now = self.common.moment(Instant::now());
-        inner.gate.answer(self.layout(), asked, published.snapshot.as_ref(), now)
+        let floor = inner.gate.state().floor;
+        let answer = inner.gate.answer(self.layout(), asked, published.snapshot.as_ref(), now);
+        // The ask may have sealed a tenure before the news of its end are here.
+        if inner.gate.state().floor > floor {
+            self.gate_changes.notify_waiters();
+        }
+        answer
     }
 
     /// Whether nothing is at the worker that the tenure with this revision has to wait for; `None`

@@ -7,6 +7,7 @@ use fencepost_policy::{Admission, EnterError, Layout, Rejection, Revision};
 use tokio::time::Instant;
 
 use crate::claim::Claim;
+use crate::host::Host;
 use crate::proxy::Request;
 use crate::truth::Point;
 use crate::world::{MAX_AGE, ORPHAN_TIMEOUT, World};
@@ -26,9 +27,9 @@ pub(crate) struct Seen {
 /// that nobody holds is forgotten with its floor: it is another one when it comes again. If the
 /// store went back meanwhile, and nobody could notice, no floor and no record keeps apart what was
 /// then and what is now: that is one of the limits in README.md.
-pub(crate) fn gates(world: &World) {
-    let Some(proxy) = world.proxy() else { return };
-    let mut seen = world.seen.borrow_mut();
+pub(crate) fn gates(world: &World, host: &Host) {
+    let Some(proxy) = host.proxy() else { return };
+    let mut seen = host.seen.borrow_mut();
     for lock in proxy.source.locks() {
         let described = lock.describe(Instant::now());
         let floor = described.gate.floor;
@@ -48,7 +49,7 @@ pub(crate) fn gates(world: &World) {
             .iter()
             .position(|(name, _)| *name == key)
             .expect("only those are asked for");
-        world.ledger.check(index, &described.gate);
+        host.ledger.check(index, &described.gate);
         if seen.get(&index).is_some_and(|before| !before.lock.ptr_eq(&now.lock)) {
             world.count("forgotten");
         }
@@ -57,7 +58,7 @@ pub(crate) fn gates(world: &World) {
             if !learns {
                 now.learnt_in = before.learnt_in;
             } else if before.learnt_in < history
-                && world.noticed.get().is_none()
+                && host.noticed.get().is_none()
                 && !world.plan.remembers
             {
                 world.begin_anew(index);
@@ -79,14 +80,14 @@ pub(crate) fn gates(world: &World) {
 }
 
 /// Looks whether the proxy distrusts its store by now, or does not any more.
-pub(crate) fn notice(world: &World) {
-    let Some(proxy) = world.proxy() else { return };
+pub(crate) fn notice(world: &World, host: &Host) {
+    let Some(proxy) = host.proxy() else { return };
     let distrusted = proxy.source.status(Instant::now()).distrusted_through;
-    if world.distrusted.replace(distrusted).is_some() && distrusted.is_none() {
-        world.accepted();
+    if host.distrusted.replace(distrusted).is_some() && distrusted.is_none() {
+        world.accepted(host);
     }
-    if distrusted > world.noticed.get() {
-        world.noticed.set(distrusted);
+    if distrusted > host.noticed.get() {
+        host.noticed.set(distrusted);
         world.count("distrusted");
     }
 }
@@ -95,7 +96,8 @@ pub(crate) fn notice(world: &World) {
 /// began above all that had been seen are let in, until an operator accepts it. And
 /// `recorded-first`: no tenure is let in that a later life would not know of.
 pub(crate) fn let_in(world: &World, claim: &Claim, tenure: Revision) {
-    let (name, noticed) = (claim.request.name, world.noticed.get());
+    let host = claim.host(world);
+    let (name, noticed) = (claim.request.name, host.noticed.get());
     assert!(
         noticed < Some(tenure),
         "#{name} is let in under {tenure}, but the store is distrusted through {noticed:?}"
@@ -105,7 +107,7 @@ pub(crate) fn let_in(world: &World, claim: &Claim, tenure: Revision) {
     }
     if world.plan.remembers {
         let recorded =
-            world.disk.written().recorded.get(claim.lock.key().as_str()).copied().flatten();
+            host.disk.written().recorded.get(claim.lock.key().as_str()).copied().flatten();
         let is_same =
             recorded == Some(tenure) || recorded.is_some_and(|recorded| claim.is_named(recorded));
         assert!(is_same, "#{name} is let in under {tenure}, but what is recorded is {recorded:?}");
@@ -148,7 +150,7 @@ fn watched(world: &World, claim: &Claim) {
     if dated >= claim.arrived.at {
         return; // It is confirmed.
     }
-    let (name, watches) = (claim.request.name, world.watches.borrow());
+    let (name, watches) = (claim.request.name, claim.host(world).watches.borrow());
     match watches.up_since() {
         Some(since) => {
             assert!(since <= dated, "#{name} is let out by news from before the watch that is up")
@@ -199,15 +201,17 @@ pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: 
 
 /// A request that waits at the gate is woken when it opens. When the request's time is up, the gate
 /// is still shut, or opens at this instant.
-pub(crate) fn waited(world: &World, lock: usize, entry: &Result<Revision, EnterError>) {
+pub(crate) fn waited(world: &World, claim: &Claim, entry: &Result<Revision, EnterError>) {
     let is_open = match entry {
         Ok(_) | Err(EnterError::Record(_)) => true,
         Err(EnterError::Wait | EnterError::Refused(_) | EnterError::Confirm) => false,
     };
-    let now = Instant::now();
-    let opens_now = world.ledger.opens_at(lock, now) || world.started.get() + ORPHAN_TIMEOUT == now;
+    let (now, host, lock) = (Instant::now(), claim.host(world), claim.request.token.lock);
+    let opens_now = host.ledger.opens_at(lock, now) || host.started.get() + ORPHAN_TIMEOUT == now;
+    // What opened it may have come while the process stood still.
+    let goes_on = host.went_on.get() == Some(now);
     assert!(
-        !is_open || opens_now,
+        !is_open || opens_now || goes_on,
         "the gate of {} opened, but who waited was not told",
         world.plan.locks[lock].0
     );

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::chance::Chance;
 use crate::checks;
+use crate::host::Host;
 use crate::life::Proxy;
 use crate::proxy::Request;
 use crate::truth::Point;
@@ -82,6 +83,10 @@ impl Claim {
         Ok(Claim { request: request.clone(), arrived, token, lock })
     }
 
+    pub(crate) fn host<'a>(&self, world: &'a World) -> &'a Host {
+        &world.hosts[self.request.host]
+    }
+
     pub(crate) fn timing(&self) -> Timing {
         Timing {
             arrived: self.arrived.at,
@@ -138,7 +143,7 @@ impl Claim {
                 () = sleep_until(deadline.min(seen_off)) => {
                     if !*is_connected {
                         let entry = self.lock.may_enter(&self.token, &self.timing());
-                        checks::waited(world, self.request.token.lock, &entry);
+                        checks::waited(world, self, &entry);
                     }
                 }
             }
@@ -158,12 +163,12 @@ impl Claim {
             if self.lock.view().believed_tenure().filter(is_present).is_none() {
                 return Ok(());
             }
-            let acceptances = world.disk.written().acceptances;
+            let acceptances = self.host(world).disk.written().acceptances;
             sleep(world.delay(chance, 4, 20)).await;
             if world.fails(chance, 30) {
                 return Err(Rejection::Unverifiable); // The disk is full.
             }
-            let mut written = world.disk.written();
+            let mut written = self.host(world).disk.written();
             if acceptances != written.acceptances {
                 return Ok(()); // It was handed over before all that had been was forgotten.
             }

@@ -32,7 +32,7 @@ pub(crate) enum Class {
 type Id = (Class, u64);
 
 /// A task that is dropped when the proxy is killed says of which life of the proxy it is.
-type Life = Option<u64>;
+pub(crate) type Life = Option<u64>;
 
 struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
@@ -62,6 +62,8 @@ impl Wake for Raise {
 pub(crate) struct Executor {
     tasks: RefCell<BTreeMap<Id, Task>>,
     ready: Arc<Ready>,
+    /// The lives that stand still, and which tasks of them were woken since.
+    still: RefCell<BTreeMap<u64, BTreeSet<Id>>>,
     made: Cell<u64>,
     steps: Cell<u64>,
     start: Instant,
@@ -74,6 +76,7 @@ impl Executor {
         Executor {
             tasks: RefCell::default(),
             ready: Arc::default(),
+            still: RefCell::default(),
             made: Cell::new(0),
             steps: Cell::new(0),
             start,
@@ -93,8 +96,20 @@ impl Executor {
         self.tasks.borrow_mut().insert(id, Task { future: Box::pin(future), waker, life });
     }
 
+    /// No task of a life takes a step from now on, as when its process is stopped.
+    pub(crate) fn hold(&self, life: u64) {
+        self.still.borrow_mut().entry(life).or_default();
+    }
+
+    /// The tasks of a life go on.
+    pub(crate) fn release(&self, life: u64) {
+        let woken = self.still.borrow_mut().remove(&life).unwrap_or_default();
+        self.ready.raised.lock().unwrap().extend(woken);
+    }
+
     /// Drops all tasks of a life, wherever they are.
     pub(crate) fn kill(&self, life: u64) {
+        self.still.borrow_mut().remove(&life);
         let mut killed = BTreeMap::new();
         self.tasks.borrow_mut().retain(|id, task| {
             let lives = task.life != Some(life);
@@ -119,15 +134,15 @@ impl Executor {
     }
 
     /// Runs until `done`, and drops all tasks then.
-    pub(crate) async fn run(&self, after_step: impl Fn(Class), done: impl Fn() -> bool) {
+    pub(crate) async fn run(&self, after_step: impl Fn(Class, Life), done: impl Fn() -> bool) {
         let work = poll_fn(|context| {
             *self.ready.main.lock().unwrap() = Some(context.waker().clone());
             while !done() {
                 let Some(id) = self.ready.raised.lock().unwrap().pop_first() else {
                     return Poll::Pending;
                 };
-                if self.step(id) {
-                    after_step(id.0);
+                if let Some(life) = self.step(id) {
+                    after_step(id.0, life);
                 }
             }
             Poll::Ready(())
@@ -138,15 +153,21 @@ impl Executor {
         drop(tasks);
     }
 
-    fn step(&self, id: Id) -> bool {
-        let Some(mut task) = self.tasks.borrow_mut().remove(&id) else {
-            return false;
-        };
+    /// Of which life the task is, if it took a step.
+    fn step(&self, id: Id) -> Option<Life> {
+        let mut task = self.tasks.borrow_mut().remove(&id)?;
+        let (life, mut still) = (task.life, self.still.borrow_mut());
+        if let Some(woken) = life.and_then(|life| still.get_mut(&life)) {
+            woken.insert(id);
+            self.tasks.borrow_mut().insert(id, task);
+            return None;
+        }
+        drop(still);
         self.steps.set(self.steps.get() + 1);
         (id, self.start.elapsed()).hash(&mut *self.order.borrow_mut());
         if task.future.as_mut().poll(&mut Context::from_waker(&task.waker)).is_pending() {
             self.tasks.borrow_mut().insert(id, task);
         }
-        true
+        Some(life)
     }
 }

@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use fencepost_locks::{
-    GateMemory, LockSource, LockSpec, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks,
-    TrackedLock,
+    GateMemory, LockSource, LockSpec, MemberSystem, RecordFormat, SourceOptions, TemplateSpec,
+    TemplatedLocks, TrackedLock,
 };
 use fencepost_policy::{LockKey, Revision};
 use tokio::time::Instant;
 
 use crate::chance::Chance;
 use crate::executor::Class;
+use crate::host::Host;
 use crate::plan::TEMPLATE;
 use crate::store::SimulatedStore;
 use crate::truth::FREE;
@@ -44,26 +45,27 @@ impl Proxy {
 }
 
 impl World {
-    pub(crate) fn proxy(&self) -> Option<Rc<Proxy>> {
-        self.proxy.borrow().clone()
-    }
-
-    /// Starts the proxy, after one that saw revisions up to that one.
-    pub(crate) fn start_proxy(self: &Rc<Self>, highest_seen: Option<Revision>) {
+    /// Starts the proxy of a host, after one that saw revisions up to that one.
+    pub(crate) fn start_proxy(self: &Rc<Self>, host: &Rc<Host>, highest_seen: Option<Revision>) {
         let life = self.lives.replace(self.lives.get() + 1);
-        let memory = self.disk.memory(Instant::now() + ORPHAN_TIMEOUT);
+        let memory = host.disk.memory(Instant::now() + ORPHAN_TIMEOUT);
         let memory = self.plan.remembers.then(|| Arc::new(memory) as Arc<dyn GateMemory>);
         let options = SourceOptions {
             period: MAX_AGE / 5,
-            jitter_seed: self.seed,
+            jitter_seed: self.seed + host.number as u64,
             highest_seen,
-            distrusted_through: self.disk.written().distrusted,
+            distrusted_through: host.disk.written().distrusted,
             memory,
+            group: self.plan.group(host.number),
+            member_system: Arc::clone(&self.member_system) as Arc<dyn MemberSystem>,
             tracked_locks_max: self.plan.tracked_locks_max,
             ..SourceOptions::default()
         };
-        let (source, driver) =
-            LockSource::build("simulated", options, SimulatedStore::new(Rc::clone(self)));
+        let (source, driver) = LockSource::build(
+            "simulated",
+            options,
+            SimulatedStore::new(Rc::clone(self), Rc::clone(host)),
+        );
         let (mut static_locks, mut template) = (BTreeMap::new(), None);
         for (key, layout) in self.plan.locks {
             let format = RecordFormat::plain(layout);
@@ -79,22 +81,23 @@ impl World {
         }
         let templated = template.expect("every plan has templated locks");
         self.executor.spawn(Class::Driver, Some(life), driver);
-        self.started.set(Instant::now());
-        self.distrusted.set(source.status(Instant::now()).distrusted_through);
-        self.note(|| format!("proxy: starts, having seen {highest_seen:?}"));
-        *self.proxy.borrow_mut() = Some(Rc::new(Proxy { life, source, static_locks, templated }));
+        host.started.set(Instant::now());
+        host.distrusted.set(source.status(Instant::now()).distrusted_through);
+        host.drains.set(false);
+        self.note(|| format!("{host}: starts, having seen {highest_seen:?}"));
+        *host.proxy.borrow_mut() = Some(Rc::new(Proxy { life, source, static_locks, templated }));
     }
 
-    /// Kills the proxy. Returns the highest revision that it had seen.
-    pub(crate) fn kill_proxy(&self) -> Option<Revision> {
-        let proxy = self.proxy.borrow_mut().take()?;
-        self.note(|| "proxy: killed".to_owned());
+    /// Kills the proxy of a host. Returns the highest revision that it had seen.
+    pub(crate) fn kill_proxy(&self, host: &Host) -> Option<Revision> {
+        let proxy = host.proxy.borrow_mut().take()?;
+        self.note(|| format!("{host}: killed"));
         let seen = proxy.source.status(Instant::now()).revision;
         self.executor.kill(proxy.life);
-        self.unanswered.set(0);
-        self.ledger.clear();
-        self.seen.borrow_mut().clear();
-        self.worker.lose_all(Instant::now() + ORPHAN_TIMEOUT);
+        host.unanswered.set(0);
+        host.ledger.clear();
+        host.seen.borrow_mut().clear();
+        self.worker.lose_all(host.number, Instant::now() + ORPHAN_TIMEOUT);
         seen
     }
 
@@ -116,10 +119,10 @@ impl World {
     }
 
     /// The proxy has taken over what an operator accepted.
-    pub(crate) fn accepted(&self) {
+    pub(crate) fn accepted(&self, host: &Host) {
         self.note(|| "operator: accepted that the store went back".to_owned());
         self.accepted.set(self.accepted.get() + 1);
-        self.noticed.set(None);
+        host.noticed.set(None);
         self.trusted.set(Some(self.now()));
     }
 }

@@ -3,6 +3,9 @@
 //! stopped, clients come late and leave early, the proxy is killed. Whatever the proxy promises is
 //! checked after every step against what is true.
 //!
+//! Some worlds have two or three proxies, the members of one group, which also stand still, are cut
+//! off from the store, and drain (`group`).
+//!
 //! - `FENCEPOST_SIM_SEED=17 cargo test -p fencepost-locks --test simulation` runs one seed and
 //!   prints what happened.
 //! - `FENCEPOST_SIM_SEEDS=10000 …` runs so many.
@@ -17,12 +20,15 @@ mod disk;
 mod end;
 mod exchange;
 mod executor;
+mod group;
+mod host;
 mod ledger;
 mod life;
 mod plan;
 mod proxy;
 mod regressions;
 mod script;
+mod standing;
 mod store;
 mod truth;
 mod worker;
@@ -34,7 +40,8 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::executor::Class;
+use crate::executor::{Class, Life};
+use crate::host::Host;
 use crate::plan::Plan;
 use crate::world::World;
 
@@ -63,7 +70,25 @@ const EXPECTED: [&str; 20] = [
     "unverifiable",
     "waits",
 ];
+/// How many seeds of a group are run unless the environment says otherwise.
+const GROUP_SEEDS: u64 = 300;
+/// What has to happen in so many.
+const EXPECTED_OF_GROUP: [&str; 12] = [
+    "admitted",
+    "cut off",
+    "deleted by hand",
+    "drained",
+    "fenced",
+    "handoff-timeout",
+    "killed",
+    "lost",
+    "never written",
+    "out-of-group",
+    "stale-tenure",
+    "stood still",
+];
 const SEEDS_TWICE: u64 = 100;
+const GROUP_SEEDS_TWICE: u64 = 10;
 const THREADS: u64 = 2;
 
 /// What happened in a run.
@@ -82,8 +107,9 @@ impl Drop for TellIfItFails {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let seed = self.0.seed;
+            let test = if self.0.is_group() { "group_under" } else { "whatever" };
             eprintln!(
-                "{:?}\n{}\nseed {seed} failed: FENCEPOST_SIM_SEED={seed} cargo test -p fencepost-locks --test simulation",
+                "{:?}\n{}\nseed {seed} failed: FENCEPOST_SIM_SEED={seed} cargo test -p fencepost-locks --test simulation {test}",
                 self.0.plan,
                 self.0.trace().join("\n")
             );
@@ -93,6 +119,10 @@ impl Drop for TellIfItFails {
 
 fn run(seed: u64) -> Run {
     simulate(seed, Plan::of(seed), script::play)
+}
+
+fn run_group(seed: u64) -> Run {
+    simulate(seed, Plan::of_group(seed), group::play)
 }
 
 fn simulate<P: Future<Output = ()> + 'static>(
@@ -113,10 +143,14 @@ fn simulate<P: Future<Output = ()> + 'static>(
             played.await;
             playing.is_over.set(true);
         });
-        let after_step = |class| {
+        let after_step = |class, life: Life| {
             if class == Class::Driver {
-                checks::notice(&world);
-                checks::gates(&world);
+                let lives = |host: &&Rc<Host>| host.proxy().map(|proxy| proxy.life) == life;
+                if let Some(host) = world.hosts.iter().find(lives) {
+                    checks::notice(&world, host);
+                    checks::gates(&world, host);
+                    group::notice(&world, host);
+                }
             }
         };
         world.executor.run(after_step, || world.is_over.get()).await;
@@ -143,12 +177,12 @@ fn number(variable: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-#[test]
-fn whatever_happens_the_promises_are_kept() {
+/// Runs one seed if the environment says which, else as many as it says, or as usual.
+fn run_all(usual: u64, expected: &[&str], run: impl Fn(u64) -> Run + Sync) {
     if let Some(seed) = number("FENCEPOST_SIM_SEED") {
         return println!("{}", run(seed).trace.join("\n"));
     }
-    let (seeds, next) = (number("FENCEPOST_SIM_SEEDS").unwrap_or(SEEDS), AtomicU64::new(0));
+    let (seeds, next) = (number("FENCEPOST_SIM_SEEDS").unwrap_or(usual), AtomicU64::new(0));
     let counts = Mutex::new(BTreeMap::<String, u64>::new());
     let work = || {
         let _stop = StopIfItFails(&next);
@@ -168,21 +202,38 @@ fn whatever_happens_the_promises_are_kept() {
     let counts = counts.into_inner().unwrap();
     println!("{seeds} seeds: {counts:?}");
     // A simulation in which nothing happens finds nothing.
-    for what in EXPECTED {
+    for what in expected {
         assert!(
-            seeds < SEEDS || counts.get(what).is_some_and(|times| *times > 0),
+            seeds < usual || counts.get(*what).is_some_and(|times| *times > 0),
             "{what} never happened"
         );
     }
 }
 
+#[test]
+fn whatever_happens_the_promises_are_kept() {
+    run_all(SEEDS, &EXPECTED, run);
+}
+
+#[test]
+fn group_under_any_fault_keeps_its_promises() {
+    run_all(GROUP_SEEDS, &EXPECTED_OF_GROUP, run_group);
+}
+
 /// Without this a seed that failed would be of little use.
 #[test]
 fn one_seed_is_one_run() {
-    for seed in 0..SEEDS_TWICE {
-        let (first, second) = (run(seed), run(seed));
-        let differs = first.trace.iter().zip(&second.trace).find(|(line, again)| line != again);
-        assert!(first.trace == second.trace, "seed {seed} is not one run: {differs:?}");
-        assert_eq!(first.steps, second.steps, "seed {seed} takes other steps the second time");
-    }
+    (0..SEEDS_TWICE).for_each(|seed| is_one_run(seed, run));
+}
+
+#[test]
+fn one_seed_is_one_run_of_a_group() {
+    (0..GROUP_SEEDS_TWICE).for_each(|seed| is_one_run(seed, run_group));
+}
+
+fn is_one_run(seed: u64, run: fn(u64) -> Run) {
+    let (first, second) = (run(seed), run(seed));
+    let differs = first.trace.iter().zip(&second.trace).find(|(line, again)| line != again);
+    assert!(first.trace == second.trace, "seed {seed} is not one run: {differs:?}");
+    assert_eq!(first.steps, second.steps, "seed {seed} takes other steps the second time");
 }

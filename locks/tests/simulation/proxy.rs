@@ -25,6 +25,8 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(1_200);
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) name: u64,
+    /// Where it arrives.
+    pub(crate) host: usize,
     pub(crate) token: Token,
     pub(crate) linearizable: bool,
     /// It asks for the door to be closed behind its predecessor.
@@ -107,14 +109,16 @@ pub(crate) async fn arrive(
         let read = if *linearizable { ", linearizable" } else { "" };
         format!("#{name}: {kind} of ({owner}, {revision}) for {}{read}", world.plan.locks[*lock].0)
     });
-    world.unanswered.set(world.unanswered.get() + 1);
+    let host = &world.hosts[request.host];
+    host.unanswered.set(host.unanswered.get() + 1);
+    let stood_still = host.stood_still.get();
     let leaves = arrived.at + request.leaves.unwrap_or(Duration::from_secs(3600));
     let outcome = tokio::select! {
         biased;
         outcome = serve(&world, &request, arrived, &mut chance) => Some(outcome),
         () = sleep_until(leaves) => None,
     };
-    world.unanswered.set(world.unanswered.get() - 1);
+    host.unanswered.set(host.unanswered.get() - 1);
     let Some(outcome) = outcome else {
         world.note(|| format!("#{name}: its client has left"));
         world.count("left");
@@ -123,8 +127,9 @@ pub(crate) async fn arrive(
     let answer = outcome.map_or_else(|reason| reason.code(), Outcome::name);
     world.note(|| format!("#{name}: {answer}"));
     world.count(answer);
+    let stood_still = host.stood_still.get() - stood_still;
     assert!(
-        arrived.at.elapsed() <= ANSWER_MAX,
+        arrived.at.elapsed() <= ANSWER_MAX + stood_still,
         "#{name} was answered only after {:?}",
         arrived.at.elapsed()
     );
@@ -142,7 +147,8 @@ async fn serve(
     arrived: Point,
     chance: &mut Chance,
 ) -> Result<Outcome, Rejection> {
-    let proxy = world.proxy().ok_or(Rejection::Draining)?;
+    let host = &world.hosts[request.host];
+    let proxy = host.proxy().filter(|_| !host.drains.get()).ok_or(Rejection::Draining)?;
     let is_shadow = world.shadows.borrow()[request.token.lock];
     let route = Route { is_shadow, proceeds: world.plan.proceeds, admits: world.plan.admits };
     if request.is_fence {
@@ -162,7 +168,9 @@ async fn serve(
         handoff.is_connected = true;
         let exchange = Exchange {
             world: Rc::clone(world),
+            host: Rc::clone(host),
             name: request.name,
+            token: request.token.clone(),
             lock: request.token.lock,
             chance: chance.clone(),
         };
@@ -176,7 +184,7 @@ async fn serve(
         let outcome = match handoff.enter(claim) {
             Ok(admission) => {
                 checks::admission(world, claim, &admission);
-                exchange.admitted(proxy.life, Arc::clone(&claim.lock), admission, handoff.proceeds);
+                exchange.admitted(&proxy, Arc::clone(&claim.lock), admission, handoff.proceeds);
                 return Ok(Outcome::Admitted);
             }
             Err(EnterError::Refused(reason)) => Err(reason),
@@ -237,9 +245,7 @@ async fn close(
         match handoff.may_enter(&claim) {
             Ok(tenure) => {
                 checks::let_in(world, &claim, tenure);
-                world
-                    .worker
-                    .fence(request.token.lock, (world.era(request.token.lock), tenure.get()));
+                world.worker.fence(request.token.lock, world.place(&request.token, tenure));
                 return Ok(Outcome::Fenced);
             }
             Err(EnterError::Refused(reason)) => return Err(reason),

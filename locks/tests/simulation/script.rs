@@ -18,11 +18,10 @@ const OWNERS: [&str; 3] = ["a", "b", "c"];
 /// The whole of a run: writes, faults and requests, then quiet until all is answered.
 pub(crate) async fn play(world: Rc<World>) {
     let mut chance = Chance::of(world.seed, "script");
-    let mut queued = 0;
     for lock in 0..world.plan.locks.len() {
-        change_holder(&world, &mut chance, lock, &mut queued);
+        change_holder(&world, &mut chance, lock);
     }
-    world.start_proxy(None);
+    world.hosts.iter().for_each(|host| world.start_proxy(host, None));
     let (clients, seed) = (Rc::clone(&world), world.seed);
     world.executor.spawn(Class::World, None, send_requests(clients, Chance::of(seed, "clients")));
     let mut has_rewound = !world.plan.rewinds;
@@ -30,13 +29,7 @@ pub(crate) async fn play(world: Rc<World>) {
         sleep(chance.delay(60, 250)).await;
         match chance.within(0..=39) {
             0 => {
-                let at = Revision::new(
-                    chance.within(world.compacted.get()..=world.store.revision().get()),
-                )
-                .unwrap();
-                world.note(|| format!("store: compacts up to {at}"));
-                world.store.compact(at);
-                world.compacted.set(at.get());
+                compact(&world, &mut chance);
             }
             1 => {
                 world.note(|| "store: ends all watches".to_owned());
@@ -44,9 +37,10 @@ pub(crate) async fn play(world: Rc<World>) {
             }
             2 => world.cut_off(chance.millis(20..=900)),
             3 if world.plan.remembers => {
-                let seen = world.kill_proxy();
+                let host = &world.hosts[0];
+                let seen = world.kill_proxy(host);
                 sleep(chance.millis(0..=100)).await;
-                world.start_proxy(seen);
+                world.start_proxy(host, seen);
             }
             4 | 5 if !has_rewound && step > STEPS / 3 => {
                 has_rewound = true;
@@ -55,12 +49,19 @@ pub(crate) async fn play(world: Rc<World>) {
             6 if world.plan.shadows => turn_route(&world, &mut chance),
             _ => {
                 let lock = chance.index(world.plan.locks.len());
-                change_holder(&world, &mut chance, lock, &mut queued);
+                change_holder(&world, &mut chance, lock);
             }
         }
     }
     world.note(|| "the end is near".to_owned());
     end::play(&world).await;
+}
+
+pub(crate) fn compact(world: &World, chance: &mut Chance) {
+    let revision = chance.within(world.compacted.get()..=world.store.revision().get());
+    world.note(|| format!("store: compacts up to {revision}"));
+    world.store.compact(Revision::new(revision).expect("it has been there"));
+    world.compacted.set(revision);
 }
 
 /// A route turns from watching to enforcing, or back.
@@ -85,7 +86,7 @@ async fn rewind(world: &Rc<World>, chance: &mut Chance) {
         return;
     }
     sleep(chance.millis(300..=1_000)).await;
-    if let Some(proxy) = world.proxy() {
+    if let Some(proxy) = world.hosts[0].proxy() {
         world.accept_regression(proxy);
     }
 }
@@ -99,16 +100,17 @@ pub(crate) fn delete(key: &str) -> Written {
 }
 
 /// Somebody acquires, renews, releases or loses the lock, or queues for it.
-fn change_holder(world: &Rc<World>, chance: &mut Chance, lock: usize, queued: &mut u64) {
+pub(crate) fn change_holder(world: &Rc<World>, chance: &mut Chance, lock: usize) {
     let (key, layout) = world.plan.locks[lock];
     let writes = match layout {
         Layout::Key => change_key(world, chance, key),
         Layout::Election | Layout::Mutex => {
             let queue = world.truth.borrow().locks[lock].queue();
-            let mut joins = |chance: &mut Chance| {
-                *queued += 1;
+            let joins = |chance: &mut Chance| {
+                let queued = world.queued.get() + 1;
+                world.queued.set(queued);
                 // As in etcd, the order of the names is not that of the revisions.
-                let lease = Chance::of(world.seed, *queued).within(0x1000..=0xffff);
+                let lease = Chance::of(world.seed, queued).within(0x1000..=0xffff);
                 put(&format!("{key}/{lease:x}-{queued}"), OWNERS[chance.index(OWNERS.len())])
             };
             let Some((_, holder, name)) = queue.first() else {
@@ -143,15 +145,18 @@ fn change_key(world: &World, chance: &mut Chance, key: &'static str) -> Vec<Writ
 }
 
 /// Holders, former holders, waiters and liars send requests. Some are on their way for long.
-async fn send_requests(world: Rc<World>, mut chance: Chance) {
+pub(crate) async fn send_requests(world: Rc<World>, mut chance: Chance) {
     for name in 0.. {
-        sleep(chance.delay(40, 120)).await;
+        let (usual, rare) = if world.is_group() { (6, 60) } else { (40, 120) };
+        sleep(chance.delay(usual, rare)).await;
         if world.clients_rest.get() {
             return;
         }
+        let hosts = world.hosts.len();
         let Some(token) = choose_token(&world, &mut chance) else { continue };
         let request = Request {
             name,
+            host: if hosts > 1 { chance.index(hosts) } else { 0 },
             token,
             linearizable: chance.one_in(4),
             is_fence: chance.one_in(8),
@@ -159,13 +164,14 @@ async fn send_requests(world: Rc<World>, mut chance: Chance) {
             leaves: chance.one_in(10).then(|| chance.millis(0..=300)),
         };
         let held_back = chance.delay(5, 1_500);
-        let (there, sender) = (Rc::clone(&world), world.proxy().map(|proxy| proxy.life));
+        let host = Rc::clone(&world.hosts[request.host]);
+        let (there, sender) = (Rc::clone(&world), host.proxy().map(|proxy| proxy.life));
         world.executor.spawn(Class::World, None, async move {
             sleep(held_back).await;
             if there.clients_rest.get() {
                 return;
             }
-            let life = there.proxy().map(|proxy| proxy.life).or(sender);
+            let life = host.proxy().map(|proxy| proxy.life).or(sender);
             let proxy = Rc::clone(&there);
             there.executor.spawn(Class::Proxy, life, async move {
                 let _ = arrive(proxy, request).await; // Its client has been told.
@@ -176,7 +182,7 @@ async fn send_requests(world: Rc<World>, mut chance: Chance) {
 
 fn choose_token(world: &World, chance: &mut Chance) -> Option<Token> {
     let told = world.told.borrow();
-    let lock = chance.index(world.plan.locks.len());
+    let lock = world.any_lock(chance);
     let of_lock: Vec<&Token> =
         told.iter().map(|(_, token)| token).filter(|token| token.lock == lock).collect();
     let newest = (*of_lock.last()?).clone();

@@ -6,20 +6,26 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fencepost_locks::{
-    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer,
-    StoreError, Swap, Swapped, Watch, WatchNews, Write,
+    KeyRange, KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch,
+    ReadAnswer, StoreError, Swap, Swapped, Watch, WatchNews, Write,
 };
 use fencepost_policy::Revision;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::chance::Chance;
+use crate::executor::Class;
+use crate::host::Host;
+use crate::plan::MEMBERS;
 use crate::world::World;
 
 /// How long a call may take.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(50);
+const ON_THE_WAY_MIN: Duration = Duration::from_millis(1);
 
 pub(crate) struct SimulatedStore {
     world: Rc<World>,
+    host: Rc<Host>,
 }
 
 /// The watches of the present life of the proxy, as far as it knows of them.
@@ -90,10 +96,10 @@ impl Lagging {
 
 impl SimulatedStore {
     /// For a life of the proxy that begins.
-    pub(crate) fn new(world: Rc<World>) -> SimulatedStore {
-        let begun = world.watches.borrow().begun;
-        world.watches.replace(Watches { begun, ..Watches::default() });
-        SimulatedStore { world }
+    pub(crate) fn new(world: Rc<World>, host: Rc<Host>) -> SimulatedStore {
+        let begun = host.watches.borrow().begun;
+        host.watches.replace(Watches { begun, ..Watches::default() });
+        SimulatedStore { world, host }
     }
 
     /// The way there and what may happen on it; the way back is left for [`SimulatedStore::back`].
@@ -101,16 +107,18 @@ impl SimulatedStore {
         let deadline = Instant::now() + CALL_TIMEOUT;
         // Not at once: a read that arrives at the store in the very instant in which it was sent
         // would be of before the request that asked for it, and yet count as sent after it.
-        sleep(Duration::from_millis(1) + self.world.delay(chance, 6, 60)).await;
-        if self.world.is_cut_off() || self.world.fails(chance, self.world.plan.lost_calls) {
+        let arrives = Instant::now() + ON_THE_WAY_MIN + self.world.delay(chance, 6, 60);
+        sleep_until(arrives).await;
+        if self.world.loses(&self.host, chance) {
             sleep_until(deadline).await;
+            return Err(silent());
         }
-        in_time(deadline)?;
+        in_time(arrives, deadline)?;
         Ok(deadline)
     }
 
     async fn try_read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let mut chance = self.world.next_call(format!("{ranges:?}"));
+        let mut chance = self.world.next_call((self.host.number, format!("{ranges:?}")));
         let deadline = self.there(&mut chance).await?;
         let answer = if self.world.plan.stale_reads && self.world.fails(&mut chance, 4) {
             let but_for = chance.within(1..=6) as usize;
@@ -126,28 +134,39 @@ impl SimulatedStore {
     async fn back(&self, chance: &mut Chance, deadline: Instant) -> Result<(), StoreError> {
         let arrives = Instant::now() + self.world.delay(chance, 6, 60);
         sleep_until(arrives.min(deadline)).await;
-        in_time(deadline)
+        in_time(arrives, deadline)
     }
 }
 
-fn in_time(deadline: Instant) -> Result<(), StoreError> {
-    if Instant::now() < deadline {
-        Ok(())
-    } else {
-        Err(StoreError::Unavailable("no answer in time".into()))
-    }
+/// What arrives in time counts, though a process that stood still meanwhile looks at it later.
+fn in_time(arrives: Instant, deadline: Instant) -> Result<(), StoreError> {
+    if arrives < deadline { Ok(()) } else { Err(silent()) }
+}
+
+fn silent() -> StoreError {
+    StoreError::Unavailable("no answer in time".into())
+}
+
+/// Whether that is about the members of the group, and not about locks.
+fn is_of_group(range: &KeyRange) -> bool {
+    matches!(range, KeyRange::Prefix(prefix) if **prefix == *MEMBERS.as_bytes())
 }
 
 impl LockStore for SimulatedStore {
     type Watch = SimulatedWatch;
 
     async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let losses = self.world.watches.borrow().losses;
-        self.try_read(ranges).await.inspect_err(|_| self.world.watches.borrow_mut().failed(losses))
+        let losses = self.host.watches.borrow().losses;
+        let is_of_locks = !ranges.iter().any(|read| is_of_group(&read.range));
+        self.try_read(ranges).await.inspect_err(|_| {
+            if is_of_locks {
+                self.host.watches.borrow_mut().failed(losses);
+            }
+        })
     }
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        let mut chance = self.world.next_call((key, at));
+        let mut chance = self.world.next_call((self.host.number, key, at));
         let deadline = self.there(&mut chance).await?;
         let answer = self.world.store.read_at(key, at).await?;
         self.back(&mut chance, deadline).await?;
@@ -156,18 +175,20 @@ impl LockStore for SimulatedStore {
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<SimulatedWatch, StoreError> {
         let starts: Vec<Revision> = ranges.iter().map(|watch| watch.from).collect();
-        let mut chance = self.world.next_call(("watch", starts));
+        let mut chance = self.world.next_call((self.host.number, "watch", starts));
         let deadline = self.there(&mut chance).await?;
         self.back(&mut chance, deadline).await?;
         let watch = self.world.store.watch(ranges).await?;
         let silent_after = self.world.fails(&mut chance, 6).then(|| chance.within(0..=6));
-        let number = {
-            let mut watches = self.world.watches.borrow_mut();
+        let is_of_locks = !ranges.iter().any(|watch| is_of_group(&watch.range));
+        let number = is_of_locks.then(|| {
+            let mut watches = self.host.watches.borrow_mut();
             watches.begun += 1;
             watches.begun
-        };
+        });
         Ok(SimulatedWatch {
             world: Rc::clone(&self.world),
+            host: Rc::clone(&self.host),
             number,
             watch,
             chance,
@@ -177,9 +198,34 @@ impl LockStore for SimulatedStore {
         })
     }
 
-    /// The simulated process is in no group.
-    async fn swap(&self, _: &Swap) -> Result<Swapped, StoreError> {
-        Err(StoreError::Refused("nothing is written here".into()))
+    /// Once it is sent, it is under way whatever becomes of its sender: it may be done late, and
+    /// its answer lost.
+    async fn swap(&self, swap: &Swap) -> Result<Swapped, StoreError> {
+        let asked = (self.host.number, "swap", &swap.key, swap.expected);
+        let mut chance = self.world.next_call(asked);
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        let (sender, answer) = oneshot::channel();
+        let (world, host, swap) = (Rc::clone(&self.world), Rc::clone(&self.host), swap.clone());
+        self.world.executor.spawn(Class::World, None, async move {
+            sleep(ON_THE_WAY_MIN + world.delay(&mut chance, 6, 60)).await;
+            if world.loses(&host, &mut chance) {
+                return;
+            }
+            if world.fails(&mut chance, 20) {
+                sleep(chance.millis(50..=1_500)).await;
+            }
+            let swapped = world.store.swap(&swap).await;
+            world.swapped(&host, &swap, &swapped);
+            sleep(world.delay(&mut chance, 6, 60)).await;
+            if !world.loses(&host, &mut chance) {
+                let _ = sender.send(swapped); // Who asked may be gone.
+            }
+        });
+        tokio::select! {
+            biased;
+            Ok(swapped) = answer => swapped,
+            () = sleep_until(deadline) => Err(silent()),
+        }
     }
 
     async fn members(&self) -> Vec<Member> {
@@ -190,7 +236,9 @@ impl LockStore for SimulatedStore {
 /// Delivers each range's news in order, those of different ranges in any.
 pub(crate) struct SimulatedWatch {
     world: Rc<World>,
-    number: u64,
+    host: Rc<Host>,
+    /// `None` if it is about the members of the group.
+    number: Option<u64>,
     watch: MemoryWatch,
     chance: Chance,
     /// From then on it neither delivers nor ends: its connection leads nowhere.
@@ -201,6 +249,12 @@ pub(crate) struct SimulatedWatch {
 }
 
 impl SimulatedWatch {
+    fn note_end(&self) {
+        if let Some(number) = self.number {
+            self.host.watches.borrow_mut().ended(number);
+        }
+    }
+
     fn send(&mut self, news: WatchNews) {
         let delay = self.chance.delay(8, self.world.plan.watch_lag);
         let arrives = Instant::now() + delay;
@@ -229,22 +283,23 @@ impl Watch for SimulatedWatch {
                 std::future::pending::<()>().await;
             }
             let next = self.on_the_way.first().map(|(arrives, ..)| *arrives);
-            if next.is_some_and(|arrives| arrives <= Instant::now()) && !self.world.is_cut_off() {
+            let is_cut_off = self.world.is_cut_off(&self.host);
+            if next.is_some_and(|arrives| arrives <= Instant::now()) && !is_cut_off {
                 self.silent_after = self.silent_after.map(|left| left - 1);
                 let (_, _, news) = self.on_the_way.remove(0);
-                if news == WatchNews::CaughtUp {
-                    self.world.watches.borrow_mut().caught_up(self.number);
+                if let (WatchNews::CaughtUp, Some(number)) = (&news, self.number) {
+                    self.host.watches.borrow_mut().caught_up(number);
                 }
                 return Ok(news);
             }
             // While the store is cut off it is looked at again and again, as a network does that
             // sends again.
             let again = next.map(|arrives| arrives.max(Instant::now() + Duration::from_millis(5)));
-            let again = if self.world.is_cut_off() { again } else { next };
+            let again = if is_cut_off { again } else { next };
             tokio::select! {
                 biased;
                 news = self.watch.next() => {
-                    self.send(news.inspect_err(|_| self.world.watches.borrow_mut().ended(self.number))?);
+                    self.send(news.inspect_err(|_| self.note_end())?);
                 }
                 () = async { sleep_until(again.expect("it is asked for only if there is one")).await }, if again.is_some() => {}
             }
@@ -254,6 +309,6 @@ impl Watch for SimulatedWatch {
 
 impl Drop for SimulatedWatch {
     fn drop(&mut self) {
-        self.world.watches.borrow_mut().ended(self.number);
+        self.note_end();
     }
 }

@@ -28,13 +28,15 @@ pub(crate) enum Stands {
 /// A request that went to the worker.
 pub(crate) struct Job {
     pub(crate) name: u64,
+    host: usize,
     lock: usize,
     stands: Stands,
+    is_whole: Cell<bool>,
     begun: Cell<bool>,
     /// It will neither begin nor go on after that: the operator's bound on requests whose end is
     /// not seen.
     bound: Cell<Option<Instant>>,
-    bounded: Notify,
+    changed: Notify,
     ended: Cell<bool>,
     end: Notify,
 }
@@ -42,6 +44,7 @@ pub(crate) struct Job {
 #[derive(Default)]
 pub(crate) struct Worker {
     jobs: RefCell<Vec<Rc<Job>>>,
+    latest_written: RefCell<BTreeMap<usize, Place>>,
     latest_begun: RefCell<BTreeMap<usize, Place>>,
     /// No earlier tenure may begin any more, a client was told.
     fenced: RefCell<BTreeMap<usize, Place>>,
@@ -51,6 +54,8 @@ pub(crate) struct Worker {
     /// them since.
     risked: RefCell<BTreeMap<(usize, Place), bool>>,
     overlaps: Cell<u64>,
+    /// Until when nothing of this is promised: an operator has deleted a key of the group.
+    excused_until: Cell<Option<Instant>>,
 }
 
 impl Worker {
@@ -69,12 +74,31 @@ impl Worker {
         proceeds || risked.get(&(lock, place)).is_some_and(|inherited| *inherited)
     }
 
+    /// Nothing is promised until then.
+    pub(crate) fn excuse(&self, until: Instant) {
+        self.excused_until.set(Some(until));
+    }
+
+    fn is_excused(&self) -> bool {
+        self.excused_until.get().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// `whole-or-cut`, `written-is-standing`: nothing of a tenure is written after something of a
+    /// later one.
+    fn check_written(&self, lock: usize, place: Place, name: u64) {
+        let mut latest = self.latest_written.borrow_mut();
+        let latest = latest.entry(lock).or_default();
+        let is_in_order = place >= *latest || self.is_excused();
+        assert!(is_in_order, "#{name} of {place:?} is written after one of {latest:?}");
+        *latest = place.max(*latest);
+    }
+
     /// `no-overlap`: what of an earlier tenure is still here, when one of this tenure goes out.
     fn check_entering(&self, lock: usize, place: Place) {
         for job in self.jobs.borrow().iter().filter(|job| job.lock == lock) {
             let Stands::On(there, _) = job.stands else { continue };
             assert!(
-                there >= place,
+                there >= place || self.is_excused(),
                 "a request of {place:?} is let out while #{} of {there:?} may be at the worker",
                 job.name,
             );
@@ -97,15 +121,16 @@ impl Worker {
         let mut latest = self.latest_let_out.borrow_mut();
         let latest = latest.entry(lock).or_default();
         assert!(
-            *latest <= tenure,
+            *latest <= tenure || self.is_excused(),
             "#{name} of the lock's tenure number {tenure} is let out after one of number {latest}"
         );
-        *latest = tenure;
+        *latest = tenure.max(*latest);
     }
 
-    /// The proxy is killed.
-    pub(crate) fn lose_all(&self, until: Instant) {
-        self.jobs.borrow().iter().for_each(|job| job.lose(until));
+    /// The proxy of that host is killed, or stands still for so long that this comes to the same.
+    pub(crate) fn lose_all(&self, host: usize, until: Instant) {
+        let jobs = self.jobs.borrow();
+        jobs.iter().filter(|job| job.host == host).for_each(|job| job.lose(until));
         self.risked.borrow_mut().values_mut().for_each(|inherited| *inherited = true);
     }
 
@@ -114,13 +139,18 @@ impl Worker {
         let Stands::On(place, risked) = job.stands else { return };
         let mut latest = self.latest_begun.borrow_mut();
         let latest = latest.entry(job.lock).or_default();
-        assert!(place >= *latest, "#{} of {place:?} begins after one of {latest:?}", job.name);
+        let is_excused = self.is_excused();
+        assert!(
+            place >= *latest || is_excused,
+            "#{} of {place:?} begins after one of {latest:?}",
+            job.name
+        );
         if !risked {
-            *latest = place; // Otherwise an earlier one may begin still.
+            *latest = place.max(*latest); // Otherwise an earlier one may begin still.
         }
         let fenced = self.fenced.borrow().get(&job.lock).copied().unwrap_or_default();
         assert!(
-            place >= fenced,
+            place >= fenced || is_excused,
             "#{} of {place:?} begins behind the closed door of {fenced:?}",
             job.name
         );
@@ -130,7 +160,7 @@ impl Worker {
             let Stands::On(there, other_risked) = other.stands else { continue };
             let is_allowed = if there < place { risked } else { other_risked };
             assert!(
-                there == place || is_allowed,
+                there == place || is_allowed || is_excused,
                 "#{} and #{} overlap at the worker",
                 other.name,
                 job.name
@@ -151,7 +181,23 @@ impl Job {
     pub(crate) fn lose(&self, until: Instant) {
         let bound = self.bound.get().map_or(until, |bound| bound.min(until));
         self.bound.set(Some(bound));
-        self.bounded.notify_one();
+        self.changed.notify_one();
+    }
+
+    /// Its last piece is written.
+    pub(crate) fn set_whole(&self, world: &World) {
+        if let Stands::On(place, false) = self.stands {
+            world.worker.check_written(self.lock, place, self.name);
+        }
+        self.is_whole.set(true);
+        self.changed.notify_one();
+    }
+
+    /// Until all of it is there, or no more will come.
+    async fn whole(&self) {
+        while !self.is_whole.get() && self.bound.get().is_none() {
+            self.changed.notified().await;
+        }
     }
 
     pub(crate) async fn ended(&self) {
@@ -167,38 +213,50 @@ impl Job {
             let end = last.map_or(planned, |last| last.min(planned));
             tokio::select! {
                 biased;
-                () = self.bounded.notified() => {}
+                () = self.changed.notified() => {}
                 () = sleep_until(end) => return last.is_none_or(|last| planned <= last),
             }
         }
     }
 }
 
-/// Sends a request to the worker.
+/// A request that comes to the worker.
+pub(crate) struct Arrival {
+    pub(crate) name: u64,
+    pub(crate) host: usize,
+    pub(crate) lock: usize,
+    pub(crate) stands: Stands,
+}
+
+/// Sends a request to the worker, which begins it so long after it has come.
 pub(crate) fn send(
     world: &Rc<World>,
-    name: u64,
-    lock: usize,
-    stands: Stands,
+    arrival: Arrival,
+    needs_whole: bool,
     delay: Duration,
     run: Duration,
 ) -> Rc<Job> {
+    let Arrival { name, host, lock, stands } = arrival;
     if let Stands::On(place, false) = stands {
+        world.worker.check_written(lock, place, name);
         world.worker.check_entering(lock, place);
     }
     let job = Rc::new(Job {
         name,
+        host,
         lock,
         stands,
+        is_whole: Cell::new(!needs_whole),
         begun: Cell::new(false),
         bound: Cell::new(None),
-        bounded: Notify::new(),
+        changed: Notify::new(),
         ended: Cell::new(false),
         end: Notify::new(),
     });
     world.worker.jobs.borrow_mut().push(Rc::clone(&job));
     let (there, sent) = (Rc::clone(world), Rc::clone(&job));
     world.executor.spawn(Class::Worker, None, async move {
+        sent.whole().await;
         let begins = Instant::now() + delay;
         if sent.until(begins).await {
             there.note(|| format!("worker: begins #{name}, {stands:?}"));

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_locks::{MemoryStore, Write};
@@ -11,15 +12,13 @@ use fencepost_policy::{Layout, Revision};
 use tokio::time::Instant;
 
 use crate::chance::Chance;
-use crate::checks::Seen;
-use crate::disk::Disk;
 use crate::executor::{Class, Executor};
-use crate::ledger::Ledger;
-use crate::life::Proxy;
+use crate::group::{Deleted, VirtualSystem};
+use crate::host::Host;
 use crate::plan::Plan;
-use crate::store::{Lagging, Watches};
+use crate::store::Lagging;
 use crate::truth::{Point, Token, Truth, Written};
-use crate::worker::Worker;
+use crate::worker::{Place, Worker};
 
 pub(crate) const MAX_AGE: Duration = Duration::from_millis(500);
 pub(crate) const ORPHAN_TIMEOUT: Duration = Duration::from_millis(400);
@@ -32,19 +31,15 @@ pub(crate) struct World {
     pub(crate) lagging: RefCell<Lagging>,
     pub(crate) truth: RefCell<Truth>,
     pub(crate) worker: Worker,
-    pub(crate) ledger: Ledger,
+    pub(crate) hosts: Vec<Rc<Host>>,
+    pub(crate) member_system: Arc<VirtualSystem>,
+    pub(crate) deleted: RefCell<Vec<Deleted>>,
     /// Whose routes only watch.
     pub(crate) shadows: RefCell<Vec<bool>>,
     /// The tokens that clients have learnt, and in which of the store's histories.
     pub(crate) told: RefCell<Vec<(u64, Token)>>,
     /// How often the store went back.
     pub(crate) histories: Cell<u64>,
-    pub(crate) disk: Disk,
-    /// Up to which revision some life of the proxy has shown that it distrusts the store; nothing
-    /// once that was accepted.
-    pub(crate) noticed: Cell<Option<Revision>>,
-    /// Up to which revision this life of the proxy does.
-    pub(crate) distrusted: Cell<Option<Revision>>,
     /// How often an operator has accepted that the store went back.
     pub(crate) accepted: Cell<u64>,
     /// How often the gates of each lock began anew, with nothing to tell them what was before.
@@ -53,17 +48,13 @@ pub(crate) struct World {
     pub(crate) trusted: Cell<Option<Point>>,
     /// The oldest revision that is not compacted away.
     pub(crate) compacted: Cell<u64>,
-    pub(crate) unanswered: Cell<i64>,
     pub(crate) counts: RefCell<BTreeMap<String, u64>>,
     /// Nothing is sent any more.
     pub(crate) clients_rest: Cell<bool>,
     pub(crate) is_over: Cell<bool>,
-    pub(crate) proxy: RefCell<Option<Rc<Proxy>>>,
     pub(crate) lives: Cell<u64>,
-    /// When the present life began.
-    pub(crate) started: Cell<Instant>,
-    pub(crate) seen: RefCell<BTreeMap<usize, Seen>>,
-    pub(crate) watches: RefCell<Watches>,
+    /// How many have queued for locks.
+    pub(crate) queued: Cell<u64>,
     is_calm: Cell<bool>,
     cut_off_until: Cell<Instant>,
     calls: RefCell<BTreeMap<u64, u64>>,
@@ -79,30 +70,25 @@ impl World {
             executor: Executor::new(start),
             store: MemoryStore::new(),
             lagging: RefCell::default(),
+            member_system: Arc::new(VirtualSystem::new(seed, start)),
+            deleted: RefCell::default(),
             truth: RefCell::new(Truth::new(&plan.locks)),
             worker: Worker::default(),
-            ledger: Ledger::default(),
+            hosts: (0..plan.members).map(|number| Rc::new(Host::new(number, start))).collect(),
             shadows: RefCell::new(
                 plan.locks.iter().map(|(lock, _)| plan.shadows && *lock != "queue").collect(),
             ),
             told: RefCell::default(),
             histories: Cell::new(0),
-            disk: Disk::default(),
-            noticed: Cell::new(None),
-            distrusted: Cell::new(None),
             accepted: Cell::new(0),
             anew: RefCell::default(),
             trusted: Cell::new(Some(Point { at: start, step: 0 })),
             compacted: Cell::new(1),
-            unanswered: Cell::new(0),
             counts: RefCell::default(),
             clients_rest: Cell::new(false),
             is_over: Cell::new(false),
-            proxy: RefCell::new(None),
             lives: Cell::new(0),
-            started: Cell::new(start),
-            seen: RefCell::default(),
-            watches: RefCell::default(),
+            queued: Cell::new(0),
             is_calm: Cell::new(false),
             cut_off_until: Cell::new(start),
             calls: RefCell::default(),
@@ -115,6 +101,17 @@ impl World {
     /// Tenures of one lock and one era have the order of their revisions.
     pub(crate) fn era(&self, lock: usize) -> u64 {
         self.accepted.get() + self.anew.borrow().get(&lock).copied().unwrap_or_default()
+    }
+
+    /// The place of the tenure that `token` names, and some proxy knows as `first`. After a
+    /// compaction the members of a group may know one tenure by different ones.
+    pub(crate) fn place(&self, token: &Token, first: Revision) -> Place {
+        if self.is_group() {
+            let named = self.truth.borrow().locks[token.lock].named_by(token);
+            (0, named.expect("what is let in has held the lock") as u64)
+        } else {
+            (self.era(token.lock), first.get())
+        }
     }
 
     pub(crate) fn begin_anew(&self, lock: usize) {
@@ -166,6 +163,7 @@ impl World {
         self.note(|| "all faults end".to_owned());
         self.is_calm.set(true);
         self.cut_off_until.set(Instant::now());
+        self.hosts.iter().for_each(|host| host.cut_off(Instant::now()));
     }
 
     pub(crate) fn is_calm(&self) -> bool {
@@ -182,8 +180,14 @@ impl World {
         chance.one_in(times) && !self.is_calm()
     }
 
-    pub(crate) fn is_cut_off(&self) -> bool {
-        Instant::now() < self.cut_off_until.get()
+    /// Whether the store is out of reach of that host.
+    pub(crate) fn is_cut_off(&self, host: &Host) -> bool {
+        Instant::now() < self.cut_off_until.get() || host.is_cut_off()
+    }
+
+    /// Whether a message between that host and the store is lost.
+    pub(crate) fn loses(&self, host: &Host, chance: &mut Chance) -> bool {
+        self.is_cut_off(host) || self.fails(chance, self.plan.lost_calls)
     }
 
     pub(crate) fn cut_off(&self, time: Duration) {
@@ -210,6 +214,17 @@ impl World {
         });
         let changed = self.truth.borrow_mut().wrote(revision, &writes, self.now());
         self.tell(changed);
+    }
+
+    /// Whether there are several proxies, which are the members of a group.
+    pub(crate) fn is_group(&self) -> bool {
+        self.hosts.len() > 1
+    }
+
+    /// A lock by chance. In a group most of what happens is about the first ones.
+    pub(crate) fn any_lock(&self, chance: &mut Chance) -> usize {
+        let lock = chance.index(self.plan.locks.len());
+        if self.is_group() { lock.min(chance.index(self.plan.locks.len())) } else { lock }
     }
 
     /// Restores a backup.

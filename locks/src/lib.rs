@@ -4,7 +4,7 @@
 //!   the cache's matter.
 //! - `member`: how its members are, for operators.
 //! - `record_store`: what a store can do whose records name their own tenures, `RecordStore`.
-//! - `etcd`, `memory`, `consul`: the stores. They decide nothing about requests.
+//! - `etcd`, `memory`, `consul`, `zookeeper`: the stores. They decide nothing about requests.
 //! - `cache`: what is known of each lock, over any store.
 //! - `group`: several proxies that share the gates of their locks.
 
@@ -24,6 +24,8 @@ mod record_store;
 mod secret;
 mod store;
 mod sync;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use cache::{
     Aside, CacheView, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource,
@@ -53,3 +55,5 @@ pub use store::{
     Answerer, Event, KeyRange, KeyValue, LockStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
     StoreError, Swap, Swapped, Wanted, Watch, WatchNews,
 };
+#[cfg(feature = "zookeeper")]
+pub use zookeeper::{ZookeeperOptions, ZookeeperStore, ZookeeperUser};

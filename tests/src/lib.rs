@@ -24,6 +24,7 @@ mod relay;
 mod scratch;
 mod thread;
 mod worker;
+mod zookeeper;
 
 pub use browser::Browser;
 pub use cluster::Cluster;
@@ -43,3 +44,4 @@ pub use process::Process;
 pub use relay::Relay;
 pub use scratch::Scratch;
 pub use worker::{Answer, Behaviour, BodyEnd, Seen, Worker, WorkerTls};
+pub use zookeeper::{SESSION_MIN, Zookeeper, ZookeeperEnsemble};

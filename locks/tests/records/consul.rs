@@ -91,7 +91,7 @@ impl World for ConsulWorld {
         self.consul.process().pause().await;
     }
 
-    fn go_on(&self) {
+    async fn go_on(&self) {
         self.consul.process().resume();
     }
 }

@@ -136,7 +136,7 @@ pub(crate) async fn a_store_that_stands_still_is_an_error_in_time<W: Shared>(wor
     println!("{outcome:?}");
     assert!(matches!(outcome, Err(Unconfirmed::Store(_))), "{outcome:?}");
     assert!(begun.elapsed() < ANSWER_MAX, "{:?}", begun.elapsed());
-    world.go_on();
+    world.go_on().await;
     until("it answers again", async || {
         let now = Instant::now();
         lock.confirm(now, now + PATIENCE).await.is_ok()

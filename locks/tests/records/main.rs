@@ -8,6 +8,12 @@ mod kubernetes;
 mod memory;
 mod went_back;
 mod world;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_clients;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_faults;
 
 /// Makes a test of each rule for each store; one that is not installed is skipped, and says so.
 macro_rules! every_store {
@@ -44,5 +50,38 @@ every_store! {
         more_locks_than_one_read_takes_are_all_read,
         a_thousand_takeovers_refuse_no_holder,
         a_store_that_stands_still_is_an_error_in_time,
+    }
+}
+
+#[cfg(feature = "zookeeper")]
+every_store! {
+    stores: {
+        zookeeper_election: crate::zookeeper::Zoo::in_suite(fencepost_policy::Layout::Election),
+        zookeeper_mutex: crate::zookeeper::Zoo::in_suite(fencepost_policy::Layout::Mutex),
+        zookeeper_node: crate::zookeeper::Zoo::in_suite(fencepost_policy::Layout::Key),
+    }
+    rules: {
+        the_holder_is_admitted_and_nobody_else,
+        the_delayed_write_is_refused_though_its_owner_holds_the_lock_again,
+        a_renewal_ends_no_tenure,
+        a_released_lock_admits_nobody,
+        a_record_that_cannot_be_read_admits_nobody_until_it_can,
+        locks_of_a_template_are_read_when_they_are_asked_for,
+        more_locks_than_one_read_takes_are_all_read,
+        a_thousand_takeovers_refuse_no_holder,
+        a_store_that_stands_still_is_an_error_in_time,
+    }
+}
+
+#[cfg(feature = "zookeeper")]
+every_store! {
+    stores: {
+        kazoo_election: crate::zookeeper_clients::Kazoo::in_suite(fencepost_policy::Layout::Election),
+        kazoo_mutex: crate::zookeeper_clients::Kazoo::in_suite(fencepost_policy::Layout::Mutex),
+    }
+    rules: {
+        the_holder_is_admitted_and_nobody_else,
+        the_delayed_write_is_refused_though_its_owner_holds_the_lock_again,
+        a_released_lock_admits_nobody,
     }
 }

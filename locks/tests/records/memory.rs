@@ -114,7 +114,7 @@ impl World for MemoryRecords {
         self.stands_still.send_replace(true);
     }
 
-    fn go_on(&self) {
+    async fn go_on(&self) {
         self.stands_still.send_replace(false);
     }
 }

@@ -79,6 +79,6 @@ async fn a_store_that_stood_still_is_down_and_comes_up_again() {
     until("it is up", async || up() == Some(true) && lock.is_known()).await;
     world.stand_still().await;
     until("it is down", async || up() == Some(false)).await;
-    world.go_on();
+    world.go_on().await;
     until("it is up again", async || up() == Some(true)).await;
 }

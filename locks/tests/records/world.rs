@@ -60,7 +60,7 @@ pub(crate) trait World {
     async fn stand_still(&self);
 
     /// Has it answer again.
-    fn go_on(&self);
+    async fn go_on(&self);
 }
 
 /// A source, and the thread that does its work.

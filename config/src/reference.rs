@@ -56,6 +56,11 @@ const EVERY_TABLE: &str = r#"
     kind = "consul"
     url = "https://127.0.0.1:8501"
     tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
+    [source.zookeeper]
+    kind = "zookeeper"
+    servers = ["127.0.0.1:2181"]
+    username = "fencepost"
+    password_file = "/password"
     [[route]]
     name = "orders"
     path = "/orders"
@@ -92,6 +97,7 @@ fn section(table: &str, parent: &str) -> &'static str {
         ("source.main", "") => "`[source.NAME]`",
         ("source.kubernetes", "") => "A source of Kubernetes",
         ("source.consul", "") => "A source of Consul",
+        ("source.zookeeper", "") => "A source of ZooKeeper",
         (_, "tls") if table.starts_with("source.") => "`tls` of a source",
         ("route", "") => "`[[route]]`",
         ("route", "upstream_tls") => "`upstream_tls`",

@@ -3,10 +3,13 @@
 mod consul;
 mod etcd;
 mod kubernetes;
+mod zookeeper;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use self::etcd::EtcdUser;
+pub use self::zookeeper::ZookeeperUser;
 use crate::address::HostPort;
 use crate::problem::Place;
 use crate::reader::{Table, nearest, one_of, parse_name};
@@ -53,6 +56,15 @@ pub enum SourceKind {
         /// The file of the token; `None`: the pod's, or none beside an address.
         token_file: Option<PathBuf>,
     },
+    /// A ZooKeeper ensemble.
+    Zookeeper {
+        /// Its servers; at least one, none twice.
+        servers: Vec<HostPort>,
+        /// How long the ensemble is to keep a session without contact.
+        session_timeout: Duration,
+        /// Who we are under the scheme `digest`; `None`: nobody.
+        user: Option<ZookeeperUser>,
+    },
     /// A store in this process, for demonstrations.
     Memory,
 }
@@ -64,6 +76,7 @@ const KINDS: &[(&str, ReadKind)] = &[
     ("etcd", etcd::read),
     ("consul", consul::read),
     ("kubernetes", kubernetes::read),
+    ("zookeeper", zookeeper::read),
     ("memory", read_memory),
 ];
 
@@ -77,6 +90,7 @@ impl SourceKind {
             SourceKind::Etcd { .. } => "etcd",
             SourceKind::Consul { .. } => "consul",
             SourceKind::Kubernetes { .. } => "kubernetes",
+            SourceKind::Zookeeper { .. } => "zookeeper",
             SourceKind::Memory => "memory",
         }
     }
@@ -87,14 +101,16 @@ impl SourceKind {
             SourceKind::Etcd { tls, .. }
             | SourceKind::Consul { tls, .. }
             | SourceKind::Kubernetes { tls, .. } => tls.as_deref(),
-            SourceKind::Memory => None,
+            SourceKind::Zookeeper { .. } | SourceKind::Memory => None,
         }
     }
 
     /// How its records can be laid out. A lock that says nothing has the first of these.
     pub fn layouts(&self) -> &'static [&'static str] {
         match self {
-            SourceKind::Etcd { .. } | SourceKind::Memory => &["key", "election", "mutex"],
+            SourceKind::Etcd { .. } | SourceKind::Zookeeper { .. } | SourceKind::Memory => {
+                &["key", "election", "mutex"]
+            }
             SourceKind::Consul { .. } => &["key"],
             SourceKind::Kubernetes { .. } => &["lease"],
         }

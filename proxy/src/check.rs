@@ -72,9 +72,9 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         let answered = match &configured.kind {
             SourceKind::Etcd { .. } => show_etcd(source, deadline).await?,
             SourceKind::Memory => show_memory(source, deadline).await?,
-            kind @ (SourceKind::Consul { .. } | SourceKind::Kubernetes { .. }) => {
-                show_records(source, kind, deadline).await?
-            }
+            kind @ (SourceKind::Consul { .. }
+            | SourceKind::Kubernetes { .. }
+            | SourceKind::Zookeeper { .. }) => show_records(source, kind, deadline).await?,
         };
         failures += usize::from(!answered);
     }

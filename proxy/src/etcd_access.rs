@@ -43,7 +43,10 @@ impl Access {
     pub(crate) fn is_of(&self, kind: &SourceKind) -> bool {
         match kind {
             SourceKind::Etcd { tls, user, .. } => self.tls == *tls && self.user == *user,
-            SourceKind::Consul { .. } | SourceKind::Kubernetes { .. } | SourceKind::Memory => false,
+            SourceKind::Consul { .. }
+            | SourceKind::Kubernetes { .. }
+            | SourceKind::Zookeeper { .. }
+            | SourceKind::Memory => false,
         }
     }
 

@@ -12,7 +12,7 @@ use fencepost_config::{ClientTls, Config, HostPort, Source, SourceKind};
 use fencepost_locks::{
     ConsulStore, EtcdOptions, EtcdStore, GroupOptions, HttpStoreOptions, HttpStoreTls,
     KubernetesStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast,
-    WeakLockSource,
+    WeakLockSource, ZookeeperOptions, ZookeeperStore, ZookeeperUser,
 };
 use fencepost_policy::group;
 use fencepost_tls::TlsError;
@@ -330,6 +330,14 @@ impl LockSources {
                 let store = KubernetesStore::new(at);
                 (LockSource::spawn_records(&name, options, move || store)?, None)
             }
+            (SourceKind::Zookeeper { servers, session_timeout, user }, _) => {
+                let store = ZookeeperStore::new(ZookeeperOptions {
+                    servers: servers.iter().map(HostPort::to_string).collect(),
+                    session_timeout: *session_timeout,
+                    user: user.as_ref().map(made_zookeeper_user),
+                });
+                (LockSource::spawn_records(&name, options, move || store)?, None)
+            }
             (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
                 let (endpoints, made) = (access.urls(endpoints), Arc::clone(&access.made));
                 let known_id = cluster_id.or_else(|| past.and_then(Known::cluster_id));
@@ -412,9 +420,10 @@ impl Known {
                 };
                 self.etcd.is_some() && is_same
             }
-            SourceKind::Consul { .. } | SourceKind::Kubernetes { .. } | SourceKind::Memory => {
-                self.kind == *kind
-            }
+            SourceKind::Consul { .. }
+            | SourceKind::Kubernetes { .. }
+            | SourceKind::Zookeeper { .. }
+            | SourceKind::Memory => self.kind == *kind,
         }
     }
 
@@ -478,4 +487,9 @@ fn period(config: &Config, source: usize) -> Duration {
         .iter()
         .filter(|route| route.mode.lock().is_some_and(|lock| lock.source == source));
     max_ages.map(|route| route.max_age).min().unwrap_or(Duration::from_secs(5)) / 5
+}
+
+/// The user of a ZooKeeper, as the store takes it.
+pub(crate) fn made_zookeeper_user(user: &fencepost_config::ZookeeperUser) -> ZookeeperUser {
+    ZookeeperUser { name: user.name.clone(), password_file: user.password_file.clone() }
 }

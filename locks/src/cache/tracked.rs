@@ -303,22 +303,27 @@ impl TrackedLock {
         problem: Option<Problem>,
     ) -> bool {
         let let_in = || self.common.let_in_before(self.key(), self.layout());
-        let worth = self.learn(|inner| inner.knowledge.sighted(sent, let_in, sighting, problem));
-        match worth {
-            Worth::Known => {}
-            Worth::Behind => self.common.trust.lock_was_behind(),
-            Worth::WentBack { through } => {
-                self.common.trust.lock_went_back(through);
-                tracing::error!(
-                    source = %self.common.name,
-                    lock = %self.spec.key,
-                    %through,
-                    "store-regressed: the record of a lock has gone back, as if the store had lost its newest writes or was restored from a \
-                     backup; nothing is admitted under this lock until a tenure begins above the highest revision seen, or an operator \
-                     accepts that (the proxy's admin listener: POST /sources/{}/accept-regression)",
-                    self.common.name,
-                );
+        let trust = &self.common.trust;
+        let worth = self.learn(|inner| {
+            let worth = inner.knowledge.sighted(sent, let_in, sighting, problem);
+            // Before anybody is refused by it.
+            match worth {
+                Worth::Known => {}
+                Worth::Behind => trust.lock_was_behind(),
+                Worth::WentBack { through } => trust.lock_went_back(through),
             }
+            worth
+        });
+        if let Worth::WentBack { through } = worth {
+            tracing::error!(
+                source = %self.common.name,
+                lock = %self.spec.key,
+                %through,
+                "store-regressed: the record of a lock has gone back, as if the store had lost its newest writes or was restored from a \
+                 backup; nothing is admitted under this lock until a tenure begins above the highest revision seen, or an operator \
+                 accepts that (the proxy's admin listener: POST /sources/{}/accept-regression)",
+                self.common.name,
+            );
         }
         worth != Worth::Behind
     }

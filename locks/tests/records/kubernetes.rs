@@ -79,7 +79,7 @@ impl World for KubernetesWorld {
         self.server.process().pause().await;
     }
 
-    fn go_on(&self) {
+    async fn go_on(&self) {
         self.server.process().resume();
     }
 }

@@ -85,7 +85,7 @@ impl World for Zoo {
         self.masters.clear(self.layout, lock, None).await;
     }
 
-    async fn spoil(&self, lock: &LockKey) {
+    async fn spoil(&self, lock: &LockKey) -> bool {
         match self.layout {
             Layout::Key => {
                 self.masters.clear(self.layout, lock, None).await;
@@ -96,6 +96,7 @@ impl World for Zoo {
                 self.masters.create(&reader, "", CreateMode::EphemeralSequential).await;
             }
         }
+        true
     }
 
     async fn stand_still(&self) {

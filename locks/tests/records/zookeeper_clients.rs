@@ -89,8 +89,9 @@ impl World for Kazoo {
         self.order(format!("release {lock}\n")).await;
     }
 
-    async fn spoil(&self, lock: &LockKey) {
+    async fn spoil(&self, lock: &LockKey) -> bool {
         self.zoo.spoil(lock).await;
+        true
     }
 
     async fn stand_still(&self) {

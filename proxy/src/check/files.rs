@@ -15,6 +15,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 use crate::etcd_access::made_user;
+use crate::lock_sources::made_zookeeper_user;
 use crate::{client_tls, server_tls};
 
 /// Who is to use what a configuration names.
@@ -157,11 +158,22 @@ fn tls(config: &Config) -> impl Iterator<Item = TlsTable> {
     accepting.chain(connecting)
 }
 
-/// It is read when the source logs in: until it is there, etcd refuses that.
+/// It is read when the source logs in: until it is there, the store refuses that.
 fn password_caution(source: &Source) -> Option<String> {
-    let SourceKind::Etcd { user: Some(user), .. } = &source.kind else { return None };
-    let error = made_user(user).check().err()?;
-    Some(format!("{}: {error}", user.password_file.display()))
+    let (file, outcome) = match &source.kind {
+        SourceKind::Etcd { user, .. } => {
+            let user = user.as_ref()?;
+            (&user.password_file, made_user(user).check())
+        }
+        SourceKind::Zookeeper { user, .. } => {
+            let user = user.as_ref()?;
+            (&user.password_file, made_zookeeper_user(user).check())
+        }
+        SourceKind::Consul { .. } | SourceKind::Kubernetes { .. } | SourceKind::Memory => {
+            return None;
+        }
+    };
+    Some(format!("{}: {}", file.display(), outcome.err()?))
 }
 
 /// Why something cannot be written.

@@ -67,7 +67,10 @@ fn made_anew(old: &Config, new: &Config) -> Config {
 fn access(source: &Source) -> Option<(Option<&ClientTls>, Option<&EtcdUser>)> {
     match &source.kind {
         SourceKind::Etcd { tls, user, .. } => Some((tls.as_deref(), user.as_ref())),
-        SourceKind::Consul { .. } | SourceKind::Kubernetes { .. } | SourceKind::Memory => None,
+        SourceKind::Consul { .. }
+        | SourceKind::Kubernetes { .. }
+        | SourceKind::Zookeeper { .. }
+        | SourceKind::Memory => None,
     }
 }
 

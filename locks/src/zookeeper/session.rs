@@ -101,11 +101,7 @@ impl Session {
             added?;
             match committed.await {
                 // A check that fails is agreed on by the quorum like one that succeeds.
-                Ok(_)
-                | Err(
-                    MultiWriteError::OperationFailed { .. }
-                    | MultiWriteError::RequestFailed { source: Error::NoAuth },
-                ) => Ok(()),
+                Ok(_) | Err(MultiWriteError::OperationFailed { .. }) => Ok(()),
                 Err(MultiWriteError::RequestFailed { source }) => Err(source),
             }
         }

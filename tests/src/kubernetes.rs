@@ -152,7 +152,7 @@ impl ApiServer {
         }
     }
 
-    /// Status and answer of a request by `admin`; `None` if there is none.
+    /// Status and answer of a request by `admin`; `None` without an answer.
     pub async fn ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
         let kept = self.connection.lock().unwrap().take();
         let mut connection = match kept {
@@ -175,14 +175,14 @@ impl ApiServer {
         Some((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
     }
 
-    /// A Lease; `None` if there is none.
+    /// A Lease, if it exists.
     pub async fn lease(&self, name: &str) -> Option<LeaseRead> {
         let (status, lease) = self.ask("GET", &format!("{LEASES}/{name}"), "").await?;
         (status == 200).then(|| read(&lease))
     }
 
-    /// Has a Lease be held by that holder, as client-go writes it: it changes hands unless it was
-    /// this holder's already. An empty holder releases it.
+    /// Writes a Lease for a holder, as client-go does: it changes hands unless it was this holder's
+    /// already. An empty holder releases it.
     pub async fn hold(&self, name: &str, holder: &str) -> LeaseRead {
         let before = self.ask("GET", &format!("{LEASES}/{name}"), "").await.unwrap();
         let (method, path, mut lease) = match before {

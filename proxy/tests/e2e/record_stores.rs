@@ -1,8 +1,12 @@
 //! Stores whose records name their own tenures, through the whole program.
 
-use fencepost_tests::{ApiServer, Consul, Worker};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use fencepost_tests::{ApiServer, Consul, Worker, Zookeeper};
 
 use crate::fencepost::Fencepost;
+use crate::programs::{python_binary, workspace};
 use crate::refusal::reason;
 use crate::scene::{Ask, Ledger, send};
 use crate::store::Tenure;
@@ -84,4 +88,30 @@ async fn leases_of_kubernetes_are_told_apart() {
         Tenure::new(owner, lease.resource_version.try_into().unwrap())
     };
     tells_tenures_apart(&source, r#"key = "default/orders""#, take).await;
+}
+
+/// kazoo takes the locks, which are queues: the next holder waits for the one before it.
+#[tokio::test]
+async fn zookeeper_locks_are_told_apart() {
+    let zookeeper = Zookeeper::start().await;
+    let source = format!("kind = \"zookeeper\"\nservers = [\"{}\"]", zookeeper.address());
+    let mut masters = Command::new(python_binary())
+        .arg(workspace().join("locks/tests/records/kazoo_masters.py"))
+        .arg(zookeeper.address().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut orders = masters.stdin.take().unwrap();
+    let mut answers = BufReader::new(masters.stdout.take().unwrap()).lines();
+    let take = async |owner: &str| {
+        writeln!(orders, "take /locks/orders {owner}").unwrap();
+        let answer = answers.next().expect("kazoo answers each order").unwrap();
+        let (_, czxid) = answer.split_once(' ').unwrap();
+        Tenure::new(owner, czxid.parse().unwrap())
+    };
+    let lock = r#"key = "/locks/orders", layout = "election""#;
+    tells_tenures_apart(&source, lock, take).await;
+    masters.kill().unwrap();
+    masters.wait().unwrap();
 }

@@ -338,7 +338,7 @@ mod tests {
         }
         for name in ["", "a\nb"] {
             let nobody = plain().user(name, "/password").build().unwrap_err().to_string();
-            assert_eq!(nobody, format!("{name:?} is no name of a user of etcd"));
+            assert_eq!(nobody, format!("{name:?} cannot be the name of a user of etcd"));
         }
         let second = Duration::from_secs(1);
         for (name, member_ttl, orphan_timeout) in

@@ -325,7 +325,7 @@ fn a_damaged_journal_stops_the_start_and_is_explained() {
         };
         let text = error.to_string();
         let begins = format!("{} is damaged (at byte ", journal(scratch.path()).display());
-        let advice = "restore it; or wait until the longest orphan_timeout has passed";
+        let advice = "restore the file; or wait until the longest orphan_timeout has passed";
         assert!(text.starts_with(&begins) && text.contains(advice), "{text}");
         assert_eq!(fs::read(journal(scratch.path())).unwrap(), damaged, "it is left alone");
     }

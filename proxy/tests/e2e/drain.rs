@@ -207,7 +207,7 @@ async fn a_process_ends_though_its_disk_hangs() {
     let log = scene.fence.log();
     assert_eq!(ended.code(), Some(1), "{log}");
     let said = format!(
-        "the state_dir cannot be used: the disk does not answer: a write to the state_dir {} has not",
+        "the state_dir cannot be used: the disk does not answer: a write to the state_dir {} has taken",
         state_dir.display()
     );
     assert!(log.contains("drained: everything has ended") && log.contains(&said), "{log}");

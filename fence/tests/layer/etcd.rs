@@ -106,7 +106,8 @@ async fn an_upload_over_http_is_cut_when_its_tenure_ends() {
     let mut next = Connection::open(server).await.unwrap();
     next.send(written("/new", "b", new)).await.unwrap();
     assert_eq!(told(&mut next).await, (200, None));
-    let broken = "/old broken: cut, since the tenure of its request has ended".to_owned();
+    let broken =
+        "/old broken: the body was cut, because the tenure of its request has ended".to_owned();
     assert_eq!(log.lines(), [broken, format!("/new b@{new}")]);
 }
 

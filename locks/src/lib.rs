@@ -4,7 +4,7 @@
 //!   the cache's matter.
 //! - `member`: how its members are, for operators.
 //! - `record_store`: what a store can do whose records name their own tenures, `RecordStore`.
-//! - `etcd`, `memory`, `consul`, `zookeeper`: the stores. They decide nothing about requests.
+//! - `etcd`, `memory`, `consul`, `zookeeper`, `sql`: the stores. They decide nothing about requests.
 //! - `cache`: what is known of each lock, over any store.
 //! - `group`: several proxies that share the gates of their locks.
 
@@ -22,6 +22,8 @@ mod member;
 mod memory;
 mod record_store;
 mod secret;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod sql;
 mod store;
 mod sync;
 #[cfg(feature = "zookeeper")]
@@ -51,6 +53,12 @@ pub use kubernetes::KubernetesStore;
 pub use member::{Member, MemberProblem};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use record_store::{Hint, READ_TOGETHER_MAX, RecordAnswer, RecordStore};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub use sql::{Lapsed, SqlLogin};
+#[cfg(feature = "mysql")]
+pub use sql::{MysqlOptions, MysqlStore};
+#[cfg(feature = "postgres")]
+pub use sql::{PostgresOptions, PostgresStore, PostgresTls};
 pub use store::{
     Answerer, Event, KeyRange, KeyValue, LockStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
     StoreError, Swap, Swapped, Wanted, Watch, WatchNews,

@@ -65,6 +65,14 @@ impl Process {
         self.signal(Signal::HUP);
     }
 
+    /// Has it end at once, and end its own children (SIGQUIT). Returns once it is gone.
+    pub(crate) fn quit(&mut self) {
+        if self.ended().is_none() {
+            self.signal(Signal::QUIT);
+            let _ = self.child.wait();
+        }
+    }
+
     /// Ends it (SIGKILL), paused or not. Returns once it is gone.
     pub fn kill(mut self) {
         self.end();

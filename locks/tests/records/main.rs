@@ -5,7 +5,11 @@
 mod consul;
 mod contract;
 mod kubernetes;
+mod mariadb;
 mod memory;
+mod postgres;
+mod postgres_failover;
+mod recipes;
 mod went_back;
 mod world;
 #[cfg(feature = "zookeeper")]
@@ -39,6 +43,8 @@ every_store! {
         in_memory: crate::memory::start(),
         in_consul: crate::consul::ConsulWorld::start(),
         in_kubernetes: crate::kubernetes::KubernetesWorld::start(),
+        in_postgres: async { Some(crate::postgres::PostgresLocks::start().await) },
+        in_mariadb: async { Some(crate::mariadb::MariadbLocks::start().await) },
     }
     rules: {
         the_holder_is_admitted_and_nobody_else,

@@ -58,7 +58,11 @@ fn disagreement(lock: &Lock, other: &Lock, sources: &[Source]) -> Option<[String
     let settings = |lock: &Lock| {
         let (free_values, owner_field) = match &lock.record {
             Record::Key { free_values, owner_field } => (&free_values[..], owner_field.as_ref()),
-            Record::Session | Record::Lease | Record::Election | Record::Mutex => (&[][..], None),
+            Record::Session
+            | Record::Lease
+            | Record::Counter
+            | Record::Election
+            | Record::Mutex => (&[][..], None),
         };
         [
             ("source", format!("{:?}", sources[lock.source].name)),

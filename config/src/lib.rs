@@ -74,7 +74,9 @@ pub use route::{
 };
 pub use routes::Routes;
 pub use routing::Routing;
-pub use source::{EtcdUser, Source, SourceKind, ZookeeperUser};
+pub use source::{
+    EtcdUser, Lapsed, MysqlSource, PostgresSource, Source, SourceKind, SqlLogin, ZookeeperUser,
+};
 pub use tls::{ClientCertificates, ClientTls, Identity, ServerTls, TlsVersion};
 pub use token_header::{folds_alike, parse_token_header};
 pub use upstream::{Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls};

@@ -37,6 +37,8 @@ pub enum Record {
     Session,
     /// A Lease of Kubernetes.
     Lease,
+    /// What the query of a source in SQL returns.
+    Counter,
     /// etcd's Election.
     Election,
     /// etcd's Mutex.
@@ -47,7 +49,7 @@ impl Record {
     /// The layout without its details.
     pub fn layout(&self) -> Layout {
         match self {
-            Record::Key { .. } | Record::Session | Record::Lease => Layout::Key,
+            Record::Key { .. } | Record::Session | Record::Lease | Record::Counter => Layout::Key,
             Record::Election => Layout::Election,
             Record::Mutex => Layout::Mutex,
         }
@@ -55,7 +57,13 @@ impl Record {
 
     /// The name of the layout in the file.
     pub fn layout_name(&self) -> &'static str {
-        if *self == Record::Lease { "lease" } else { self.layout().name() }
+        match self {
+            Record::Lease => "lease",
+            Record::Counter => "counter",
+            Record::Key { .. } | Record::Session | Record::Election | Record::Mutex => {
+                self.layout().name()
+            }
+        }
     }
 }
 
@@ -79,6 +87,7 @@ fn has_empty_name(path: &str) -> bool {
     path.split(separator).any(str::is_empty)
 }
 
+const COUNTER_OWNER: &str = "the owner is the column \"owner\" of the query";
 const SESSION_OWNER: &str = "the owner is the id of the session that holds the key";
 const LEASE_OWNER: &str = "the owner is the holderIdentity of the Lease";
 const ELECTION_OWNER: &str = "the owner is the value of the leader's key, as it is";
@@ -117,6 +126,7 @@ impl Lock {
         });
         let (record, owner) = match layout {
             "lease" => (Record::Lease, Some(LEASE_OWNER)),
+            "counter" => (Record::Counter, Some(COUNTER_OWNER)),
             "election" => (Record::Election, Some(ELECTION_OWNER)),
             "mutex" => (Record::Mutex, Some(MUTEX_OWNER)),
             _ if is_session => (Record::Session, Some(SESSION_OWNER)),
@@ -126,7 +136,11 @@ impl Lock {
             if let Some(owner) = owner {
                 let whose = match record {
                     Record::Session => "owner = \"session\"".to_owned(),
-                    Record::Key { .. } | Record::Lease | Record::Election | Record::Mutex => {
+                    Record::Key { .. }
+                    | Record::Lease
+                    | Record::Counter
+                    | Record::Election
+                    | Record::Mutex => {
                         format!("layout = {layout:?}")
                     }
                 };

@@ -52,6 +52,12 @@ const EVERY_TABLE: &str = r#"
     kind = "kubernetes"
     url = "https://127.0.0.1:6443"
     tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
+    [source.sql]
+    kind = "postgres"
+    url = "postgres://fencepost@127.0.0.1/app"
+    password_file = "/password"
+    tls = { ca = "/t/ca.pem", certificate = "/t/a.pem", key = "/t/a.key" }
+    query = "= ANY($1)"
     [source.consul]
     kind = "consul"
     url = "https://127.0.0.1:8501"
@@ -95,6 +101,7 @@ fn section(table: &str, parent: &str) -> &'static str {
         ("access_log", "") => "`[access_log]`",
         ("group", "") => "`[group]`",
         ("source.main", "") => "`[source.NAME]`",
+        ("source.sql", "") => "A source of SQL",
         ("source.kubernetes", "") => "A source of Kubernetes",
         ("source.consul", "") => "A source of Consul",
         ("source.zookeeper", "") => "A source of ZooKeeper",

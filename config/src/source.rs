@@ -3,12 +3,14 @@
 mod consul;
 mod etcd;
 mod kubernetes;
+mod sql;
 mod zookeeper;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::etcd::EtcdUser;
+pub use self::sql::{Lapsed, MysqlSource, PostgresSource, SqlLogin};
 pub use self::zookeeper::ZookeeperUser;
 use crate::address::HostPort;
 use crate::problem::Place;
@@ -65,6 +67,10 @@ pub enum SourceKind {
         /// Who we are under the scheme `digest`; `None`: nobody.
         user: Option<ZookeeperUser>,
     },
+    /// PostgreSQL: locks in tables.
+    Postgres(Box<PostgresSource>),
+    /// MySQL or MariaDB: locks in tables.
+    Mysql(Box<MysqlSource>),
     /// A store in this process, for demonstrations.
     Memory,
 }
@@ -77,6 +83,8 @@ const KINDS: &[(&str, ReadKind)] = &[
     ("consul", consul::read),
     ("kubernetes", kubernetes::read),
     ("zookeeper", zookeeper::read),
+    ("postgres", sql::read_postgres),
+    ("mysql", sql::read_mysql),
     ("memory", read_memory),
 ];
 
@@ -91,6 +99,8 @@ impl SourceKind {
             SourceKind::Consul { .. } => "consul",
             SourceKind::Kubernetes { .. } => "kubernetes",
             SourceKind::Zookeeper { .. } => "zookeeper",
+            SourceKind::Postgres(_) => "postgres",
+            SourceKind::Mysql(_) => "mysql",
             SourceKind::Memory => "memory",
         }
     }
@@ -101,7 +111,8 @@ impl SourceKind {
             SourceKind::Etcd { tls, .. }
             | SourceKind::Consul { tls, .. }
             | SourceKind::Kubernetes { tls, .. } => tls.as_deref(),
-            SourceKind::Zookeeper { .. } | SourceKind::Memory => None,
+            SourceKind::Postgres(source) => source.tls.as_ref(),
+            SourceKind::Zookeeper { .. } | SourceKind::Mysql(_) | SourceKind::Memory => None,
         }
     }
 
@@ -113,6 +124,7 @@ impl SourceKind {
             }
             SourceKind::Consul { .. } => &["key"],
             SourceKind::Kubernetes { .. } => &["lease"],
+            SourceKind::Postgres(_) | SourceKind::Mysql(_) => &["counter"],
         }
     }
 }

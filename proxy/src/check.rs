@@ -74,7 +74,9 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
             SourceKind::Memory => show_memory(source, deadline).await?,
             kind @ (SourceKind::Consul { .. }
             | SourceKind::Kubernetes { .. }
-            | SourceKind::Zookeeper { .. }) => show_records(source, kind, deadline).await?,
+            | SourceKind::Zookeeper { .. }
+            | SourceKind::Postgres(_)
+            | SourceKind::Mysql(_)) => show_records(source, kind, deadline).await?,
         };
         failures += usize::from(!answered);
     }

@@ -46,6 +46,8 @@ impl Access {
             SourceKind::Consul { .. }
             | SourceKind::Kubernetes { .. }
             | SourceKind::Zookeeper { .. }
+            | SourceKind::Postgres(_)
+            | SourceKind::Mysql(_)
             | SourceKind::Memory => false,
         }
     }

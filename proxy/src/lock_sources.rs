@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use fencepost_config::{ClientTls, Config, HostPort, Source, SourceKind};
+use fencepost_config::{ClientTls, Config, HostPort, PostgresSource, Source, SourceKind};
 use fencepost_locks::{
     ConsulStore, EtcdOptions, EtcdStore, GroupOptions, HttpStoreOptions, HttpStoreTls,
-    KubernetesStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast,
+    KubernetesStore, Lapsed, LockSource, MemoryStore, MysqlOptions, MysqlStore, PostgresOptions,
+    PostgresStore, PostgresTls, SourceOptions, SpawnError, SqlLogin, Stopped, StorePast,
     WeakLockSource, ZookeeperOptions, ZookeeperStore, ZookeeperUser,
 };
 use fencepost_policy::group;
@@ -338,6 +339,18 @@ impl LockSources {
                 });
                 (LockSource::spawn_records(&name, options, move || store)?, None)
             }
+            (SourceKind::Postgres(postgres), _) => {
+                let store = PostgresStore::new(self.postgres(source, postgres)?);
+                (LockSource::spawn_records(&name, options, move || store)?, None)
+            }
+            (SourceKind::Mysql(mysql), _) => {
+                let store = MysqlStore::new(MysqlOptions {
+                    login: sql_login(&mysql.login),
+                    query: mysql.query.clone(),
+                    lapsed: lapsed(mysql.lapsed),
+                });
+                (LockSource::spawn_records(&name, options, move || store)?, None)
+            }
             (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
                 let (endpoints, made) = (access.urls(endpoints), Arc::clone(&access.made));
                 let known_id = cluster_id.or_else(|| past.and_then(Known::cluster_id));
@@ -370,6 +383,27 @@ impl LockSources {
         let tls = Some(self.http_tls(source, &tls)?);
         let token_file = Some(Path::new(SERVICE_ACCOUNT).join("token"));
         Ok(HttpStoreOptions { address: (host, port), tls, token_file })
+    }
+
+    fn postgres(
+        &self,
+        source: &Source,
+        postgres: &PostgresSource,
+    ) -> Result<PostgresOptions, SourcesError> {
+        let wrong = |error| SourcesError::Tls { name: source.name.clone(), source: error };
+        let load = |tls: &ClientTls| -> Result<PostgresTls, SourcesError> {
+            let client = client_tls::load(tls, &[]).map_err(wrong)?;
+            self.tls_files.follow(TlsUse::Source, &source.name, &client.followed());
+            Ok(PostgresTls { client, server_name: tls.server_name.clone() })
+        };
+        Ok(PostgresOptions {
+            login: sql_login(&postgres.login),
+            tls: postgres.tls.as_ref().map(load).transpose()?,
+            query: postgres.query.clone(),
+            lapsed: lapsed(postgres.lapsed),
+            barrier: postgres.barrier,
+            channel: postgres.channel.clone(),
+        })
     }
 
     fn http_tls(&self, source: &Source, tls: &ClientTls) -> Result<HttpStoreTls, SourcesError> {
@@ -406,6 +440,24 @@ impl Etcd {
     }
 }
 
+fn sql_login(login: &fencepost_config::SqlLogin) -> SqlLogin {
+    let fencepost_config::SqlLogin { address, user, password_file, database } = login;
+    SqlLogin {
+        host: address.host.clone(),
+        port: address.port,
+        user: user.clone(),
+        password_file: password_file.clone(),
+        database: database.clone(),
+    }
+}
+
+fn lapsed(lapsed: fencepost_config::Lapsed) -> Lapsed {
+    match lapsed {
+        fencepost_config::Lapsed::Holds => Lapsed::Holds,
+        fencepost_config::Lapsed::Ends => Lapsed::Ends,
+    }
+}
+
 impl Known {
     /// Whether a source of that kind is over the same store: a cluster is what it was before, unless
     /// the configuration names another.
@@ -423,6 +475,8 @@ impl Known {
             SourceKind::Consul { .. }
             | SourceKind::Kubernetes { .. }
             | SourceKind::Zookeeper { .. }
+            | SourceKind::Postgres(_)
+            | SourceKind::Mysql(_)
             | SourceKind::Memory => self.kind == *kind,
         }
     }

@@ -125,6 +125,9 @@ pub(crate) fn record_format(record: &Record) -> RecordFormat {
         Record::Lease => {
             RecordFormat { owner_in: OwnerIn::HolderIdentity, ..RecordFormat::plain(Layout::Key) }
         }
+        Record::Counter => {
+            RecordFormat { owner_in: OwnerIn::Column, ..RecordFormat::plain(Layout::Key) }
+        }
         Record::Election => RecordFormat::plain(Layout::Election),
         Record::Mutex => RecordFormat::plain(Layout::Mutex),
     }

@@ -169,9 +169,11 @@ fn password_caution(source: &Source) -> Option<String> {
             let user = user.as_ref()?;
             (&user.password_file, made_zookeeper_user(user).check())
         }
-        SourceKind::Consul { .. } | SourceKind::Kubernetes { .. } | SourceKind::Memory => {
-            return None;
-        }
+        SourceKind::Consul { .. }
+        | SourceKind::Kubernetes { .. }
+        | SourceKind::Postgres(_)
+        | SourceKind::Mysql(_)
+        | SourceKind::Memory => return None,
     };
     Some(format!("{}: {}", file.display(), outcome.err()?))
 }

@@ -70,6 +70,8 @@ fn access(source: &Source) -> Option<(Option<&ClientTls>, Option<&EtcdUser>)> {
         SourceKind::Consul { .. }
         | SourceKind::Kubernetes { .. }
         | SourceKind::Zookeeper { .. }
+        | SourceKind::Postgres(_)
+        | SourceKind::Mysql(_)
         | SourceKind::Memory => None,
     }
 }

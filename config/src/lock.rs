@@ -64,7 +64,7 @@ fn read_layout(t: &mut Table<'_>, kind: &SourceKind) -> &'static str {
     let choices: Vec<_> = kind.layouts().iter().map(|layout| (*layout, *layout)).collect();
     let default = choices[0].0;
     let layout = t.text_or("layout", default, |word| {
-        let is_others = ["key", "election", "mutex", "lease", "counter"].contains(&word);
+        let is_others = ["key", "election", "mutex", "lease"].contains(&word);
         one_of(word, &choices).map_err(|must_be| match is_others {
             true => format!("{must_be}: its source is of kind {:?}", kind.name()),
             false => must_be,

@@ -218,7 +218,7 @@ fn answer(lock: &LockSpec, read: Option<&Result<Found, String>>) -> RecordAnswer
     let (seen, reach, problem) = match read {
         None => unreadable(format!("{} is no Lease: write NAMESPACE/NAME", lock.key)),
         Some(Err(why)) => unreadable(format!(
-            "the Lease {} may not be read: {why}; its role needs the verbs get, list and watch for leases of coordination.k8s.io",
+            "the Lease {} may not be read: {why}; its role needs the verbs get and list for leases of coordination.k8s.io",
             lock.key
         )),
         Some(Ok(Found { lease: None, reach })) => (Seen::Free, *reach, None),

@@ -131,12 +131,12 @@ impl ApiServer {
         &self.etcd
     }
 
-    /// Lets `reader` get, list and watch Leases, and nothing else.
+    /// Lets `reader` get and list Leases, and nothing else.
     pub async fn permit_reader(&self) {
         let rules = json!([{
             "apiGroups": ["coordination.k8s.io"],
             "resources": ["leases"],
-            "verbs": ["get", "list", "watch"]
+            "verbs": ["get", "list"]
         }]);
         let api = "rbac.authorization.k8s.io";
         let role = json!({ "metadata": { "name": "leases" }, "rules": rules });

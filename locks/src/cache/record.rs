@@ -40,8 +40,6 @@ pub enum OwnerIn {
     Session,
     /// In the holder of a Lease (Kubernetes).
     HolderIdentity,
-    /// In a column, beside a number that rises with each tenure (SQL).
-    Column,
 }
 
 impl RecordFormat {
@@ -60,7 +58,6 @@ impl RecordFormat {
         match self.owner_in {
             OwnerIn::Value | OwnerIn::Session => self.layout.name(),
             OwnerIn::HolderIdentity => "lease",
-            OwnerIn::Column => "counter",
         }
     }
 

@@ -117,17 +117,6 @@ impl LockSource {
         (source, Box::pin(drive(shared, store, inbox)))
     }
 
-    /// [`LockSource::build`] over a store of records that name their own tenures.
-    pub fn build_records<S: RecordStore>(
-        name: &str,
-        options: SourceOptions,
-        store: S,
-    ) -> (LockSource, Driver) {
-        let (shared, inbox) = Shared::new(name, options);
-        let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
-        (source, Box::pin(drive_records(shared, store, inbox)))
-    }
-
     /// Its name.
     pub fn name(&self) -> &str {
         &self.common().name

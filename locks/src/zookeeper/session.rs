@@ -149,7 +149,7 @@ impl Session {
         let content = lock.format.content(&Bytes::from(data)).map_err(unreadable)?;
         let seen = match (content, revision) {
             (Content::Owner(owner), Some(revision)) => {
-                Seen::Held { owner, revision, stamp: stamp(key, &stat) }
+                Seen::Held { stamp: stamp(key, &stat, &owner), owner, revision }
             }
             (Content::Free, Some(_)) => Seen::Free,
             (Content::Unreadable, _) | (_, None) => {
@@ -237,11 +237,11 @@ impl Session {
                 let problem = format!("the node {path} has no czxid");
                 return Err(Fault::Lock { reach: None, problem });
             };
-            let stamp = stamp(&path, &stat);
             let owner = match lock.format.layout {
-                Layout::Mutex => Owner::new(path.into_bytes()),
+                Layout::Mutex => Owner::new(path.as_bytes()),
                 Layout::Key | Layout::Election => Owner::new(data),
             };
+            let stamp = stamp(&path, &stat, &owner);
             contenders.push(Contender { owner, created, stamp });
         }
         Ok(contenders)
@@ -320,12 +320,12 @@ fn number(zxid: i64) -> Option<Revision> {
     u64::try_from(zxid).ok().and_then(Revision::new)
 }
 
-/// What stays the same while a node exists, and tells it from one that was created under its
-/// number before a restore.
-fn stamp(path: &str, stat: &Stat) -> Stamp {
+/// What stays the same while a node exists and names one owner, and tells it from one that was
+/// created under its number before a restore. Another owner in the same node would have its number.
+fn stamp(path: &str, stat: &Stat, owner: &Owner) -> Stamp {
     let numbers = [stat.czxid, stat.ephemeral_owner, stat.ctime];
     let numbers = numbers.iter().flat_map(|number| number.to_be_bytes());
-    numbers.chain(path.bytes()).collect()
+    numbers.chain(path.bytes()).chain([0]).chain(owner.as_bytes().iter().copied()).collect()
 }
 
 /// Whether the node goes with a session. Containers and nodes with a time to live have marks of

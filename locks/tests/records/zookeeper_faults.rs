@@ -306,3 +306,22 @@ async fn assert_unreadable(store: &ZookeeperStore, lock: &LockSpec, problem: &st
     let told = answers[0].problem.as_deref().unwrap_or_default();
     assert!(told.contains(problem) && told.contains(lock.key.as_str()), "{told}");
 }
+
+/// Two owners in one node have one number. So nothing tells what the first sent before from what it
+/// sends when its name is written there again.
+#[tokio::test]
+async fn another_owner_in_the_same_node_is_not_believed() {
+    let zoo = Zoo::start(Layout::Key).await;
+    let key = zoo.key("orders");
+    let first = zoo.take(&key, "shard-1").await;
+    let reader = Reader::of(&zoo).await;
+    let lock = reader.lock(&key);
+    assert_eq!(ask(&lock, &first).await, "admit");
+    let second = Presented { owner: "shard-2".to_owned(), ..first.clone() };
+    for held in [&second, &first] {
+        let data = held.owner.as_bytes();
+        zoo.masters.0.set_data(key.as_str(), data, None).await.unwrap();
+        lock.confirm(Instant::now(), Instant::now() + PATIENCE).await.unwrap();
+        assert_eq!(ask(&lock, held).await, "store-regressed");
+    }
+}
